@@ -1,0 +1,28 @@
+"""Phrase grounding with a soft-label chain CRF.
+
+``ChainCRF`` and ``ChainTagger`` load on first use, so that ``import phrasechain`` and the command line's help stay
+fast: torch is imported only when something needs it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["ChainCRF", "ChainTagger", "__version__"]
+
+if TYPE_CHECKING:
+    from phrasechain.chain import ChainCRF, ChainTagger
+
+_HOMES = {"ChainCRF": "phrasechain.chain", "ChainTagger": "phrasechain.chain"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'phrasechain' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

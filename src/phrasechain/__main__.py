@@ -1,0 +1,3 @@
+from phrasechain.cli import main
+
+main()

@@ -1,0 +1,30 @@
+"""One progress bar for every long job: on the terminal's stderr, silent where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+
+def progress_bar() -> Progress:
+    """A bar with a count and an estimate of the time left; stdout stays free for data."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def track(items: Iterable[T], total: int, description: str) -> Iterator[T]:
+    """Yield the items while a bar shows how many have gone by."""
+    with progress_bar() as bar:
+        yield from bar.track(items, total=total, description=description)

@@ -1,0 +1,76 @@
+"""The words of the project: what an image, its captions, their phrases and its regions are.
+
+Boxes are continuous, 0-based and half-open, x0, y0, x1, y1 in pixels of the image as displayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Box = tuple[float, float, float, float]
+
+#: The categories of Flickr30k Entities, in the order in which tables show them.
+CATEGORIES = ("people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other")
+NOT_VISUAL = "notvisual"
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A noun phrase of a caption and the boxes that it names.
+
+    ``boxes`` is ``None`` when nobody knows them (the phrase is left out of losses and metrics) and ``()`` when the
+    annotators said that there is none.
+    """
+
+    text: str
+    start: int  # [start, end) in code points of Caption.text
+    end: int
+    first_token: int  # [first_token, end_token) in Caption.tokens
+    end_token: int
+    entity: str | None
+    categories: tuple[str, ...]
+    boxes: tuple[Box, ...] | None
+    is_scene: bool = False
+    is_boxless: bool = False  # the annotators marked the entity `nobndbox`
+
+    @property
+    def is_visual(self) -> bool:
+        return NOT_VISUAL not in self.categories
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """A caption without mark-up: ``text`` is ``" ".join(tokens)`` in the official layout."""
+
+    index: int  # its position in the image's file
+    text: str
+    tokens: tuple[str, ...]
+    phrases: tuple[Phrase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An image with all its captions."""
+
+    image: str  # the image id
+    path: Path | None
+    width: int
+    height: int
+    captions: tuple[Caption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The K candidate regions of one image, the labels of its chains."""
+
+    image: str
+    width: int
+    height: int
+    boxes: NDArray[np.float32]  # (K, 4)
+    features: NDArray[np.floating]  # (K, D), float16 or float32
+    objectness: NDArray[np.float32] | None = None  # (K,)
+    names: tuple[str, ...] | None = None  # the detector's class of each region
