@@ -1,0 +1,190 @@
+"""What is checked at the chain's door: the argument, what was expected and what came, in one ValueError.
+
+Shapes, dtypes and devices are always checked. Values are checked where ``validate`` asks for it: cheaply, and only when
+something is wrong is the offender looked for.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from phrasechain.chain.recursion import Scores
+
+
+def refuse(argument: str, expected: str, got: object) -> NoReturn:
+    raise ValueError(f"{argument}: expected {expected}, got {got}")
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}"
+
+
+def _tensor(argument: str, tensor: object, expected: str) -> None:
+    if not isinstance(tensor, Tensor):
+        refuse(argument, f"a tensor ({expected})", type(tensor).__name__)
+
+
+def emissions_shape(emissions: Tensor) -> None:
+    _tensor("emissions", emissions, "(B, T, K) of floats")
+    if emissions.dim() != 3 or 0 in emissions.shape:
+        refuse("emissions", "shape (B, T, K) with B, T and K at least 1", _shape(emissions))
+    if not emissions.is_floating_point():
+        refuse("emissions", "a floating-point dtype", emissions.dtype)
+
+
+def transitions_shape(transitions: Tensor, emissions: Tensor) -> None:
+    B, T, K = emissions.shape
+    _tensor("transitions", transitions, "(K, K) or (B, T-1, K, K) of floats")
+    if transitions.dim() == 3:
+        hint = "write transitions.unsqueeze(1) for one (K, K) per sequence, .unsqueeze(0) for one per step"
+        refuse("transitions", f"(K, K) or 4 dimensions ({hint})", _shape(transitions))
+    if transitions.dim() not in (2, 4) or transitions.shape[-2:] != (K, K):
+        refuse("transitions", f"(K, K) or (B or 1, T-1 or 1, K, K) with K = {K}", _shape(transitions))
+    if transitions.dim() == 4:
+        steps = (0, 1) if T == 1 else (1, T - 1)
+        if transitions.shape[0] not in (1, B) or transitions.shape[1] not in steps:
+            expected = f"({B} or 1, {T - 1} or 1, {K}, {K}), to go with emissions {tuple(emissions.shape)}"
+            refuse("transitions", expected, _shape(transitions))
+    if not transitions.is_floating_point():
+        refuse("transitions", "a floating-point dtype", transitions.dtype)
+    same_device("transitions", transitions, emissions)
+
+
+def same_device(argument: str, tensor: Tensor, emissions: Tensor) -> None:
+    if tensor.device != emissions.device:
+        refuse(argument, f"device {emissions.device}, as the emissions", f"device {tensor.device}")
+
+
+def lengths_shape(lengths: Tensor, emissions: Tensor) -> None:
+    _tensor("lengths", lengths, "(B,) of integers")
+    if lengths.shape != emissions.shape[:1]:
+        hint = ""
+        if lengths.shape == emissions.shape[:2]:
+            hint = "; for a mask without holes give mask.sum(1)"
+        refuse("lengths", f"shape ({emissions.shape[0]},)", _shape(lengths) + hint)
+    integers("lengths", lengths)
+    same_device("lengths", lengths, emissions)
+
+
+def integers(argument: str, tensor: Tensor) -> None:
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        refuse(argument, "an integer dtype such as torch.int64", tensor.dtype)
+
+
+def mask(argument: str, tensor: Tensor, shape: tuple[int, ...], emissions: Tensor) -> None:
+    _tensor(argument, tensor, f"{shape} of bool")
+    if tuple(tensor.shape) != shape:
+        refuse(argument, f"shape {shape}", _shape(tensor))
+    if tensor.dtype != torch.bool:
+        refuse(argument, "dtype torch.bool", tensor.dtype)
+    same_device(argument, tensor, emissions)
+
+
+def lengths_values(lengths: Tensor, steps: int) -> None:
+    low, high = (int(bound) for bound in lengths.aminmax())
+    if low < 1 or high > steps:
+        refuse("lengths", f"values from 1 to T = {steps}", low if low < 1 else high)
+
+
+def label_mask_values(label_mask: Tensor) -> None:
+    empty = ~label_mask.any(1)
+    if bool(empty.any()):
+        refuse("label_mask", "at least one label per sequence", f"none in row {int(empty.nonzero()[0])}")
+
+
+def finite(scores: Scores) -> None:
+    """One sum tells whether a NaN or an infinity may be among the scores; only then are they looked through."""
+    emissions, transitions = scores.emissions, scores.transitions
+    total = emissions.sum(dtype=torch.float32) + transitions.sum(dtype=torch.float32)
+    if bool(torch.isfinite(total)):
+        return
+    valid = scores.valid()
+    valid = torch.ones_like(emissions, dtype=torch.bool) if valid is None else valid
+    _first_not_finite("emissions", emissions, valid)
+    if emissions.shape[1] > 1:
+        over_b, over_t = transitions.shape[:2]
+        for t in range(over_t):
+            last = t + 1 if over_t > 1 else emissions.shape[1] - 1
+            pair = (valid[:, t:last, :, None] & valid[:, t + 1 : last + 1, None, :]).any(1)  # (B, K, K)
+            pair = pair if over_b > 1 else pair.any(0, keepdim=True)
+            _first_not_finite("transitions", transitions[:, t], pair, t)
+
+
+def _first_not_finite(name: str, tensor: Tensor, valid: Tensor, t: int | None = None) -> None:
+    bad = valid & ~torch.isfinite(tensor)
+    if bool(bad.any()):
+        place = [int(k) for k in bad.nonzero()[0]]
+        value = float(tensor[tuple(place)])
+        place = place if t is None else [place[0], t, *place[1:]]
+        hint = "to forbid a label or a transition use a finite floor such as -1e4"
+        refuse(name, f"finite scores ({hint})", f"{value} at {place}")
+
+
+def target_shape(q: Tensor, emissions: Tensor) -> None:
+    _tensor("q", q, "(B, T, K) of floats")
+    if q.shape != emissions.shape:
+        refuse("q", f"shape {tuple(emissions.shape)}, as the emissions", _shape(q))
+    if not q.is_floating_point():
+        refuse("q", "a floating-point dtype (for hard labels use nll)", q.dtype)
+    same_device("q", q, emissions)
+
+
+def target_values(q: Tensor, scores: Scores, labelled: Tensor | None) -> None:
+    """Rows of q are distributions over the allowed labels, at the labelled steps within the sequences."""
+    valid, alive = scores.valid(), scores.alive()
+    if valid is None and labelled is None:
+        smallest, totals = q.amin(), q.sum(-1, dtype=torch.float32)
+    else:
+        asked = alive if labelled is None else labelled if alive is None else labelled & alive
+        inside = q if asked is None else torch.where(asked[:, :, None], q, 0.0)
+        if valid is not None and scores.label_mask is not None:
+            stray = torch.where(scores.label_mask[:, None, :], 0.0, inside.nan_to_num(0.0))
+            if bool((stray != 0).any()):
+                place = [int(k) for k in (stray != 0).nonzero()[0]]
+                refuse("q", "no mass on masked labels", f"{float(q[tuple(place)]):g} at {place}")
+            inside = torch.where(scores.label_mask[:, None, :], inside, 0.0)
+        totals = inside.sum(-1, dtype=torch.float32)
+        totals = totals if asked is None else torch.where(asked, totals, 1.0)
+        smallest = inside.amin()
+    tolerance = 1e-3 if q.dtype in (torch.float32, torch.float64) else 2e-2
+    worst = (totals - 1).abs().amax()
+    if bool((worst <= tolerance) & (smallest >= 0)):
+        return
+    if not bool(smallest >= 0):
+        refuse("q", "probabilities, at least 0", f"{float(smallest):g}")
+    b, t = (int(k) for k in ((totals - 1).abs() > tolerance).nonzero()[0])
+    refuse("q", "rows that sum to 1 over the allowed labels", f"a sum of {float(totals[b, t]):g} at [{b}, {t}]")
+
+
+def labels_shape(labels: Tensor, emissions: Tensor) -> None:
+    _tensor("labels", labels, "(B, T) of integers")
+    if labels.shape != emissions.shape[:2]:
+        refuse("labels", f"shape {tuple(emissions.shape[:2])}", _shape(labels))
+    integers("labels", labels)
+    same_device("labels", labels, emissions)
+
+
+def labels_values(labels: Tensor, scores: Scores) -> None:
+    K, alive = scores.emissions.shape[2], scores.alive()
+    inside = labels if alive is None else torch.where(alive, labels, 0)
+    low, high = (int(bound) for bound in inside.aminmax())
+    if low < 0 or high >= K:
+        refuse("labels", f"values from 0 to K-1 = {K - 1}", low if low < 0 else high)
+    if scores.label_mask is not None:
+        taken = scores.label_mask.gather(1, inside)
+        wrong = ~taken if alive is None else ~taken & alive
+        if bool(wrong.any()):
+            place = [int(k) for k in wrong.nonzero()[0]]
+            refuse("labels", "labels that label_mask allows", f"the masked label {int(labels[tuple(place)])} at {place}")
+
+
+def allowed_values(allowed: Tensor, scores: Scores) -> None:
+    valid, alive = scores.valid(), scores.alive()
+    some = (allowed if valid is None else allowed & valid).any(-1)
+    empty = ~some if alive is None else ~some & alive
+    if bool(empty.any()):
+        place = [int(k) for k in empty.nonzero()[0]]
+        refuse("allowed", "at least one allowed label at every step", f"none at {place}")

@@ -1,0 +1,232 @@
+"""ChainCRF: the distribution over label sequences that given scores define, and everything one asks of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from phrasechain.chain import checks, kernel, recursion
+from phrasechain.chain.loss import linear_terms, loss, marginals, uses_kernel
+from phrasechain.chain.recursion import FLOOR, CleanScores, Scores
+
+
+def backend() -> str:
+    """``"compiled"`` where the C kernel serves float32 on the CPU, else ``"torch"``."""
+    return "torch" if kernel.load() is None else "compiled"
+
+
+class ChainCRF:
+    r"""A linear-chain conditional random field over given scores; it owns no parameters.
+
+    .. math:: p(y) = \frac{1}{Z} \exp \sum_t \big( ε_t(y_t) + τ_t(y_{t-1}, y_t) \big)
+
+    Args:
+        emissions: ε, (B, T, K): B sequences, T steps, K labels. float16, bfloat16 (computed in float32), float32 or
+            float64.
+        transitions: τ; ``transitions[..., i, j]`` scores label i at t-1 followed by j at t. Broadcasts to
+            (B, T-1, K, K) from a shared (K, K), a per-sequence (B, 1, K, K), a per-step (1, T-1, K, K) or the full
+            thing, and is not materialised.
+        lengths: (B,) integers from 1 to T; all T by default.
+        label_mask: (B, K) bool, the labels that a sequence may take; all by default.
+        validate: check values too (shapes, dtypes and devices always are). Off under ``torch.compile`` and export.
+
+    Steps at or past ``lengths[b]`` and masked labels may hold anything, NaN included: they are not looked at and their
+    gradient is exactly 0. In results such steps are label 0 and probability 0. Scores must be finite; forbid a
+    transition with a floor such as -1e4.
+
+    Example:
+        >>> emissions = torch.tensor([[[0.5, -1.0], [2.0, 0.0]]])  # one sequence of two steps, two labels
+        >>> crf = ChainCRF(emissions, torch.tensor([[1.0, -2.0], [0.5, 3.0]]))
+        >>> round(crf.log_partition.item(), 4)
+        3.8113
+        >>> round(crf.kl(torch.tensor([[[0.7, 0.3], [0.4, 0.6]]])).item(), 4)
+        1.6374
+        >>> crf.viterbi()[0].tolist()
+        [[0, 0]]
+    """
+
+    def __init__(
+        self,
+        emissions: Tensor,
+        transitions: Tensor,
+        lengths: Tensor | None = None,
+        label_mask: Tensor | None = None,
+        validate: bool = True,
+    ) -> None:
+        checks.emissions_shape(emissions)
+        checks.transitions_shape(transitions, emissions)
+        dtype = torch.promote_types(emissions.dtype, transitions.dtype)
+        dtype = dtype if dtype == torch.float64 else torch.float32
+        transitions = transitions if transitions.dim() == 4 else transitions[None, None]
+        if lengths is not None:
+            checks.lengths_shape(lengths, emissions)
+            lengths = lengths.to(torch.int64).contiguous()
+        if label_mask is not None:
+            checks.mask("label_mask", label_mask, (emissions.shape[0], emissions.shape[2]), emissions)
+            label_mask = label_mask.contiguous()
+        self.validate = validate and not torch.compiler.is_compiling()
+        self._scores = Scores(emissions.to(dtype).contiguous(), _by_rows(transitions.to(dtype)), lengths, label_mask)
+        if self.validate:
+            if lengths is not None:
+                checks.lengths_values(lengths, emissions.shape[1])
+            if label_mask is not None:
+                checks.label_mask_values(label_mask)
+            checks.finite(self._scores)
+
+    def __repr__(self) -> str:
+        B, T, K = self._scores.emissions.shape
+        return f"ChainCRF(B={B}, T={T}, K={K}, dtype={self._scores.emissions.dtype})"
+
+    @cached_property
+    def _clean(self) -> CleanScores:
+        return self._scores.clean()
+
+    @property
+    def _has_gradient(self) -> bool:
+        scores = self._scores
+        return torch.is_grad_enabled() and (scores.emissions.requires_grad or scores.transitions.requires_grad)
+
+    # ---- losses ----
+
+    @property
+    def log_partition(self) -> Tensor:
+        """log Z, (B,)."""
+        return loss(self._scores, None)
+
+    def kl(self, q: Tensor, labelled: Tensor | None = None) -> Tensor:
+        r"""KL(q ‖ p) for factorised soft targets, (B,): the soft-label loss, in closed form
+
+        .. math:: \log Z - \sum_t q_t^\top ε_t - \sum_t q_{t-1}^\top τ_t\, q_t + \sum_t \sum_k q_t(k) \log q_t(k).
+
+        Its gradient matches moments: p(y_t) − q_t for the emissions, p(y_{t-1}, y_t) − q_{t-1} q_tᵀ for the
+        transitions. It flows to q as well where q asks for it.
+
+        Args:
+            q: (B, T, K), each row a distribution over the allowed labels; zeros are welcome.
+            labelled: (B, T) bool, the steps S that have a target. The result is KL(q_S ‖ p_S) with p_S the model's
+                marginal over S: the other steps are summed out exactly, q there is ignored, and it is 0 where S is
+                empty. A gap between two labelled steps costs O(K³).
+        """
+        scores = self._scores
+        checks.target_shape(q, scores.emissions)
+        if labelled is not None:
+            checks.mask("labelled", labelled, tuple(scores.emissions.shape[:2]), scores.emissions)
+        if self.validate:
+            checks.target_values(q, scores, labelled)
+        q = q.to(scores.emissions.dtype)
+        if labelled is not None:
+            return self._kl_of_labelled(q, labelled)
+        if torch.is_grad_enabled() and q.requires_grad:
+            return loss(scores, None) - linear_terms(scores, q)
+        return loss(scores, q.contiguous())
+
+    def _kl_of_labelled(self, q: Tensor, labelled: Tensor) -> Tensor:
+        chain, places = recursion.contract(self._clean, labelled)  # (B, S)
+        picked = q.gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
+        value = ChainCRF(
+            chain.emissions, chain.transitions, chain.lengths, chain.label_mask, validate=False
+        ).kl(picked)
+        alive = self._scores.alive()
+        some = (labelled if alive is None else labelled & alive).any(1)
+        return torch.where(some, value, 0.0)
+
+    def nll(self, labels: Tensor) -> Tensor:
+        """−log p(labels), (B,), for hard labels (B, T) of integers."""
+        scores = self._scores
+        checks.labels_shape(labels, scores.emissions)
+        if self.validate:
+            checks.labels_values(labels, scores)
+        alive = scores.alive()
+        labels = labels.to(torch.int64) if alive is None else torch.where(alive, labels.to(torch.int64), 0)
+        one_hot = torch.zeros_like(scores.emissions, requires_grad=False).scatter(2, labels[:, :, None], 1.0)
+        return loss(scores, one_hot)
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """log p(labels), (B,), for hard labels (B, T) of integers."""
+        return -self.nll(labels)
+
+    def partial_nll(self, allowed: Tensor) -> Tensor:
+        """−log Σ p(y) over the label sequences within the sets ``allowed`` (B, T, K) bool, (B,)."""
+        scores = self._scores
+        checks.mask("allowed", allowed, tuple(scores.emissions.shape), scores.emissions)
+        if self.validate:
+            checks.allowed_values(allowed, scores)
+        within = torch.where(allowed, scores.emissions, FLOOR)
+        return self.log_partition - loss(
+            Scores(within, scores.transitions, scores.lengths, scores.label_mask), None
+        )
+
+    # ---- expectations ----
+
+    @property
+    def marginals(self) -> Tensor:
+        """p(y_t), (B, T, K)."""
+        if self._has_gradient or torch.compiler.is_compiling():
+            return recursion.smooth(self._clean)[0]
+        return marginals(self._scores, pairs=False)[0]
+
+    @property
+    def pair_marginals(self) -> Tensor:
+        """p(y_{t-1}, y_t), (B, T-1, K, K)."""
+        B, T, K = self._scores.emissions.shape
+        if self._has_gradient or torch.compiler.is_compiling():
+            return recursion.smooth(self._clean)[1]
+        full = self._scores.transitions.expand(B, T - 1, K, K) if T > 1 else self._scores.transitions[:, :0]
+        scores = Scores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
+        return marginals(scores, pairs=True)[1] if T > 1 else full.new_zeros(B, 0, K, K)
+
+    @property
+    def entropy(self) -> Tensor:
+        """H(p) = −Σ p(y) log p(y), (B,)."""
+        return recursion.entropy(self._clean)
+
+    # ---- answers ----
+
+    def viterbi(self) -> tuple[Tensor, Tensor]:
+        """The best label sequence (B, T) and its score (B,), of which the gradient is taken along that path."""
+        if uses_kernel(self._scores) and not torch.compiler.is_compiling():
+            labels, score = kernel.viterbi(self._scores)
+            if not self._has_gradient:
+                return labels, score.to(self._scores.emissions.dtype)
+        else:
+            labels = recursion.viterbi(self._clean)
+        return labels, recursion.path_score(self._clean, labels[:, None])[:, 0]
+
+    def smoothing(self) -> Tensor:
+        """The likeliest label of each step by itself, (B, T): the argmax of the marginals."""
+        with torch.no_grad():
+            labels = self.marginals.argmax(-1)  # 0 past the end, where all marginals are 0
+        return labels
+
+    def kbest(self, n: int) -> tuple[Tensor, Tensor]:
+        """The n best label sequences (B, n, T), best first, and their scores (B, n).
+
+        Exact; sequences of equal score are all different and in no particular order. Where a chain has fewer than n
+        sequences the rest have score −inf and labels 0.
+        """
+        _check_count(n)
+        with torch.no_grad():
+            labels, exists = recursion.kbest(self._clean, n)
+        score = recursion.path_score(self._clean, labels)
+        return labels, torch.where(exists, score, -torch.inf)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n independent exact samples, (B, n, T): forward filtering, backward sampling."""
+        _check_count(n)
+        with torch.no_grad():
+            return recursion.sample(self._clean, n, generator)
+
+
+def _by_rows(transitions: Tensor) -> Tensor:
+    """The same, each (K, K) contiguous; a tensor that was expanded stays so."""
+    K = transitions.shape[-1]
+    if transitions.stride(-1) == 1 and transitions.stride(-2) == K:
+        return transitions
+    return transitions.contiguous()
+
+
+def _check_count(n: int) -> None:
+    if not isinstance(n, int) or n < 1:
+        checks.refuse("n", "an integer of at least 1", n)

@@ -1,0 +1,207 @@
+/* The chain recursions of float32 scores on a CPU: loss and gradient, marginals, Viterbi.
+
+   Plain C with POSIX threads, linked against nothing and called through ctypes. kernel_steps.h holds the mathematics;
+   it is compiled once for any machine and once for AVX2, and the processor is asked at run time. Threads live for one
+   call only, so a process may fork at any time.
+
+   Axes: B sequences, T steps, K labels. Sums over a sequence are kept in double precision. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if !defined(__GNUC__)
+#error "needs the vector types of GCC or Clang; without this kernel the pure-torch path serves"
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct {
+  int64_t B, T, K, threads;
+  const float *emissions;        /* (B, T, K) */
+  const float *transitions;      /* rows of K; from one sequence and step to the next by these strides */
+  int64_t stride_b, stride_t;    /* in elements; 0 where broadcast */
+  const int64_t *lengths;        /* (B,), each in 1..T */
+  const uint8_t *label_mask;     /* (B, K) or NULL */
+  const float *q;                /* (B, T, K) or NULL: then the loss is log Z */
+  double *state;                 /* (B, T, K): what the backward pass needs of the forward pass */
+  uint8_t *careful;              /* (B,): the sequence went through the double-precision log domain */
+  float *loss;                   /* (B,) */
+  const float *grad_loss;        /* (B,) */
+  float *grad_emissions;         /* (B, T, K) */
+  float *grad_transitions;       /* like transitions, with strides of its own, or NULL */
+  int64_t grad_stride_b, grad_stride_t, grad_adds; /* adds: broadcast, so several steps share a place */
+  const float *column_top;       /* (K,): one shared (K, K): the largest of each column, */
+  const float *exponentials;     /* (K, K): exp(transitions - column_top), 0 where no sequence may go, */
+  float *panels;                 /* the same, packed */
+  float *scaled;                 /* (B, T, K): grad_loss * gamma / s */
+  int64_t *labels;               /* (B, T): the best path */
+  double *score;                 /* (B,) */
+} Chain;
+
+typedef float f8 __attribute__((vector_size(32)));
+typedef float f8_any __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t i8 __attribute__((vector_size(32)));
+typedef double d8 __attribute__((vector_size(64)));
+
+enum { OK = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 };
+enum { LANES = 8, PANEL = 16, GROUP = 4, ROWS = 4 };
+#define FAST_RANGE 32.0f  /* largest score above the reference row that float32 without a maximum can bear */
+#define SMALLEST 1e-30f   /* smallest sum of the shared fast path: below it, lost terms could matter */
+
+/* Per-thread working memory: `n` floats and doubles with room for a vector past the end. */
+typedef struct {
+  float *f[4];
+  double *d[2];
+  int32_t *rows;
+} Scratch;
+
+static int scratch_new(Scratch *w, int64_t n) {
+  size_t padded = (size_t)n + 2 * PANEL, count_f = sizeof w->f / sizeof *w->f, count_d = sizeof w->d / sizeof *w->d;
+  char *block = calloc(padded, count_d * sizeof(double) + count_f * sizeof(float) + sizeof(int32_t));
+  if (!block) return 0;
+  for (size_t k = 0; k < count_d; k++, block += padded * sizeof(double)) w->d[k] = (double *)block;
+  for (size_t k = 0; k < count_f; k++, block += padded * sizeof(float)) w->f[k] = (float *)block;
+  w->rows = (int32_t *)block;
+  return 1;
+}
+
+static void scratch_free(Scratch *w) { free(w->d[0]); }
+
+#define NAME(x) x##_any
+#define TARGET
+#include "kernel_steps.h"
+#undef NAME
+#undef TARGET
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#define WITH_AVX2
+#define NAME(x) x##_avx2
+#define TARGET __attribute__((target("avx2,fma")))
+#include "kernel_steps.h"
+#undef NAME
+#undef TARGET
+#endif
+
+/* ---- which variant, how many threads ---- */
+
+static int force_any = 0;
+
+static int use_avx2(void) {
+#ifdef WITH_AVX2
+  return !force_any && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return 0;
+#endif
+}
+
+/* For tests: 1 takes the variant for any machine, 0 asks the processor again. Returns whether AVX2 is in use. */
+EXPORT int phrasechain_use_any(int any) {
+  force_any = any;
+  return use_avx2();
+}
+
+#ifdef WITH_AVX2
+#define PICK(f) (use_avx2() ? f##_avx2 : f##_any)
+#else
+#define PICK(f) f##_any
+#endif
+
+typedef int (*Work)(const Chain *, int64_t item, Scratch *);
+
+typedef struct {
+  const Chain *chain;
+  Work work;
+  int64_t items, next;
+  int status;
+} Queue;
+
+/* Numbers below 1e-38 count as 0 while we compute: they cannot matter here, and some processors are slow on them. */
+static unsigned flush_tiny(void) {
+#if defined(__SSE__)
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040);
+  return before;
+#else
+  return 0;
+#endif
+}
+
+static void restore_tiny(unsigned before) {
+#if defined(__SSE__)
+  __builtin_ia32_ldmxcsr(before);
+#else
+  (void)before;
+#endif
+}
+
+static void *drain(void *argument) {
+  Queue *queue = argument;
+  Scratch w;
+  const unsigned mode = flush_tiny();
+  if (!scratch_new(&w, GROUP * (queue->chain->K + PANEL))) {
+    __atomic_store_n(&queue->status, NO_MEMORY, __ATOMIC_RELAXED);
+    restore_tiny(mode);
+    return NULL;
+  }
+  for (;;) {
+    int64_t item = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
+    if (item >= queue->items) break;
+    int status = queue->work(queue->chain, item, &w);
+    if (status != OK) __atomic_store_n(&queue->status, status, __ATOMIC_RELAXED);
+  }
+  scratch_free(&w);
+  restore_tiny(mode);
+  return NULL;
+}
+
+static int run(const Chain *c, Work work, int64_t items) {
+  enum { MOST_THREADS = 64, WORTH_A_THREAD = 1 << 15 };
+  Queue queue = {c, work, items, 0, OK};
+  pthread_t helpers[MOST_THREADS];
+  int64_t wanted = c->threads, cost = c->B * c->T * c->K * c->K, started = 0;
+  if (wanted > items) wanted = items;
+  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
+  if (cost < WORTH_A_THREAD) wanted = 1;
+  while (started < wanted - 1 && pthread_create(&helpers[started], NULL, drain, &queue) == 0) started++;
+  drain(&queue);
+  for (int64_t k = 0; k < started; k++) pthread_join(helpers[k], NULL);
+  return queue.status;
+}
+
+/* ---- entry points: each returns OK, NO_MEMORY or OUT_OF_RANGE ---- */
+
+EXPORT int phrasechain_forward(const Chain *c) { return run(c, PICK(forward), c->B); }
+
+EXPORT int phrasechain_backward(const Chain *c) {
+  Chain alone = *c;
+  /* sequences that write into the same gradient take turns */
+  if (c->grad_adds && c->grad_stride_b == 0) alone.threads = 1;
+  return run(&alone, PICK(backward), c->B);
+}
+
+/* One (K, K) shared by all, as exponentials; panels has room for phrasechain_panels(K) floats. OUT_OF_RANGE: use
+   phrasechain_forward. The backward pass fills grad_emissions and scaled; with a_{t-1} of the state these give
+   exponentials * sum of a_{t-1} (outer) scaled_t, from which the targets are then to be subtracted. */
+EXPORT int64_t phrasechain_panels(int64_t K) { return (K + PANEL - 1) / PANEL * PANEL * K; }
+
+EXPORT int phrasechain_shared_forward(const Chain *c) {
+  PICK(pack)(c->exponentials, c->K, 0, c->panels);
+  return run(c, PICK(shared_forward), (c->B + GROUP - 1) / GROUP);
+}
+
+EXPORT int phrasechain_shared_backward(const Chain *c) {
+  PICK(pack)(c->exponentials, c->K, 1, c->panels);
+  return run(c, PICK(shared_backward), (c->B + GROUP - 1) / GROUP);
+}
+
+EXPORT int phrasechain_subtract_targets(const Chain *c) {
+  Chain alone = *c;
+  alone.threads = 1; /* one gradient for all */
+  return run(&alone, PICK(subtract_targets), c->B);
+}
+
+EXPORT int phrasechain_viterbi(const Chain *c) { return run(c, PICK(viterbi), c->B); }

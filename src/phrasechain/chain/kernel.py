@@ -1,0 +1,181 @@
+"""The compiled recursions (kernel.c) as functions of tensors: float32 on a CPU, one call for a whole batch.
+
+The library is plain C built by pip where a compiler is present. :func:`load` gives ``None`` where it is not, and the
+recursions of :mod:`phrasechain.chain.recursion` serve alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from phrasechain.chain.recursion import Scores
+from phrasechain.chain.memory import empty_in_large_pages
+
+_INT = ctypes.c_int64
+_POINTER = ctypes.c_void_p
+_NO_MEMORY, _OUT_OF_RANGE = 1, 2  # status of a call
+_SHARED = 2  # in place of `careful`: the state is that of one shared (K, K)
+
+
+class _Chain(ctypes.Structure):
+    """``Chain`` of kernel.c, field by field."""
+
+    _fields_ = (
+        *((name, _INT) for name in ("B", "T", "K", "threads")),
+        *((name, _POINTER) for name in ("emissions", "transitions")),
+        *((name, _INT) for name in ("stride_b", "stride_t")),
+        *((name, _POINTER) for name in ("lengths", "label_mask", "q", "state", "careful", "loss", "grad_loss")),
+        *((name, _POINTER) for name in ("grad_emissions", "grad_transitions")),
+        *((name, _INT) for name in ("grad_stride_b", "grad_stride_t", "grad_adds")),
+        *((name, _POINTER) for name in ("column_top", "exponentials", "panels", "scaled", "labels", "score")),
+    )
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """The compiled library, or ``None`` where it was not built or ``PHRASECHAIN_BACKEND=torch`` says to do without."""
+    if os.environ.get("PHRASECHAIN_BACKEND") == "torch":
+        return None
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name("_kernel" + suffix)
+        if path.exists():
+            library = ctypes.CDLL(str(path))
+            library.phrasechain_panels.argtypes = [_INT]
+            library.phrasechain_panels.restype = _INT
+            return library
+    return None
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _chain(scores: Scores, lengths: Tensor, q: Tensor | None = None) -> _Chain:
+    B, T, K = scores.emissions.shape
+    transitions = scores.transitions
+    return _Chain(
+        B=B,
+        T=T,
+        K=K,
+        threads=torch.get_num_threads(),
+        emissions=scores.emissions.data_ptr(),
+        transitions=transitions.data_ptr(),
+        stride_b=transitions.stride(0) if transitions.shape[0] > 1 else 0,
+        stride_t=transitions.stride(1) if transitions.shape[1] > 1 else 0,
+        lengths=lengths.data_ptr(),
+        label_mask=_pointer(scores.label_mask),
+        q=_pointer(q),
+    )
+
+
+def _lengths(scores: Scores) -> Tensor:
+    B, T, _ = scores.emissions.shape
+    return torch.full((B,), T) if scores.lengths is None else scores.lengths
+
+
+def _call(name: str, chain: _Chain) -> int:
+    library = load()
+    assert library is not None
+    status: int = getattr(library, name)(ctypes.byref(chain))
+    if status == _NO_MEMORY:
+        raise MemoryError("the chain kernel could not get its working memory")
+    return status
+
+
+def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then what :func:`backward` needs: (B, T, K) and (B,)."""
+    B, T, K = scores.emissions.shape
+    loss = torch.empty(B)
+    state = torch.empty(B, T, K, dtype=torch.float64)
+    careful = torch.empty(B, dtype=torch.uint8)
+    lengths = _lengths(scores)
+    chain = _chain(scores, lengths, q)
+    chain.state, chain.careful, chain.loss = state.data_ptr(), careful.data_ptr(), loss.data_ptr()
+    if scores.transitions.shape[:2] == (1, 1) and T > 1:
+        shared = _Exponentials(scores, chain)
+        if _call("phrasechain_shared_forward", chain) != _OUT_OF_RANGE:
+            return loss, state, careful.fill_(_SHARED)
+        del shared
+    _call("phrasechain_forward", chain)
+    return loss, state, careful
+
+
+def backward(
+    grad_loss: Tensor, scores: Scores, q: Tensor | None, state: Tensor, careful: Tensor, pairs: bool
+) -> tuple[Tensor, Tensor | None]:
+    """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions.
+
+    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals.
+    """
+    lengths = _lengths(scores)
+    chain = _chain(scores, lengths, q)
+    grad_emissions = torch.empty_like(scores.emissions)
+    chain.state, chain.careful, chain.grad_loss = state.data_ptr(), careful.data_ptr(), grad_loss.data_ptr()
+    chain.grad_emissions = grad_emissions.data_ptr()
+    if int(careful[0]) == _SHARED:
+        return grad_emissions, _shared_backward(scores, chain, state, pairs)
+    grad_transitions = None
+    if pairs:
+        B, T, _ = scores.emissions.shape
+        shape = scores.transitions.shape
+        chain.grad_adds = shape[:2] != (B, T - 1)
+        grad_transitions = torch.zeros(shape) if chain.grad_adds else empty_in_large_pages(shape)
+        chain.grad_transitions = grad_transitions.data_ptr()
+        chain.grad_stride_b = grad_transitions.stride(0) if shape[0] > 1 else 0
+        chain.grad_stride_t = grad_transitions.stride(1) if shape[1] > 1 else 0
+    _call("phrasechain_backward", chain)
+    return grad_emissions, grad_transitions
+
+
+class _Exponentials:
+    """exp(τ − column maximum) of one shared (K, K), and room to pack it; lives as long as the chain points to it."""
+
+    def __init__(self, scores: Scores, chain: _Chain) -> None:
+        K = scores.emissions.shape[2]
+        library = load()
+        assert library is not None
+        transitions = scores.transitions[0, 0]  # (K, K)
+        if scores.label_mask is not None:  # a pair that no sequence may take may hold anything
+            possible = scores.label_mask.any(0)
+            transitions = torch.where(possible[:, None] & possible, transitions, -torch.inf)
+        self.column_top = transitions.amax(0).clamp(min=torch.finfo(torch.float32).min)  # (K,)
+        self.values = (transitions - self.column_top).exp_()  # (K, K)
+        self.panels = torch.empty(library.phrasechain_panels(K))
+        chain.column_top, chain.exponentials = self.column_top.data_ptr(), self.values.data_ptr()
+        chain.panels = self.panels.data_ptr()
+
+
+def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, pairs: bool) -> Tensor | None:
+    B, T, K = scores.emissions.shape
+    shared = _Exponentials(scores, chain)
+    scaled = torch.empty(B, T, K)
+    chain.scaled = scaled.data_ptr()
+    _call("phrasechain_shared_backward", chain)
+    if not pairs:
+        return None
+    a = state.view(torch.float32)[:, :-1, :K].reshape(-1, K)  # (B·(T-1), K): a_{t-1}
+    grad = (a.T @ scaled[:, 1:].reshape(-1, K)).mul_(shared.values)  # (K, K)
+    chain.grad_transitions = grad.data_ptr()
+    if chain.q is not None:
+        _call("phrasechain_subtract_targets", chain)
+    return grad[None, None]
+
+
+def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
+    """The labels (B, T) of the best path and its score (B,) in float64."""
+    B, T, K = scores.emissions.shape
+    labels = torch.empty(B, T, dtype=torch.int64)
+    score = torch.empty(B, dtype=torch.float64)
+    deltas = torch.empty(B, T, K, dtype=torch.float64)
+    lengths = _lengths(scores)
+    chain = _chain(scores, lengths)
+    chain.state, chain.labels, chain.score = deltas.data_ptr(), labels.data_ptr(), score.data_ptr()
+    _call("phrasechain_viterbi", chain)
+    return labels, score

@@ -1,0 +1,269 @@
+"""The chain's recursions in plain torch: log domain, differentiable to any order, exportable.
+
+Everything follows from one quantity, the log filter α_t(j) = log p(y_t = j | x_{1..t}), normalised at every step so
+that float32 keeps its digits, and from the filter kernel w_t(i, j) = p(y_{t-1} = i | y_t = j, x_{1..t}), a softmax of
+α_{t-1}(i) + τ_t(i, j) over i.
+
+Axes: B sequences, T steps, K labels, n answers per sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Emission of a label that a sequence cannot take: exp of it is 0 next to any real score, and it is finite.
+FLOOR = -1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of a batch; steps past ``lengths`` and masked labels may hold anything."""
+
+    emissions: Tensor  # (B, T, K)
+    transitions: Tensor  # (B or 1, T-1 or 1, K, K), [..., i, j] from i to j
+    lengths: Tensor | None = None  # (B,), None: all T
+    label_mask: Tensor | None = None  # (B, K), None: all labels
+
+    def alive(self) -> Tensor | None:
+        """(B, T): the steps before the end of each sequence; ``None`` where all are."""
+        if self.lengths is None:
+            return None
+        steps = torch.arange(self.emissions.shape[1], device=self.lengths.device)
+        return steps < self.lengths[:, None]
+
+    def valid(self) -> Tensor | None:
+        """(B, T, K): what may be looked at; ``None`` where all may."""
+        alive, labels = self.alive(), self.label_mask
+        if alive is None or labels is None:
+            given = alive[:, :, None] if alive is not None else labels[:, None, :] if labels is not None else None
+            return None if given is None else given.expand_as(self.emissions)
+        return alive[:, :, None] & labels[:, None, :]
+
+    def clean(self) -> CleanScores:
+        """The same with nothing unknown in it.
+
+        Values are selected, not multiplied (0 · NaN is NaN), so the gradient of what was junk is exactly 0. Transitions
+        keep their broadcast shape: the emissions' ``FLOOR`` alone excludes a masked label.
+        """
+        emissions, transitions = self.emissions, self.transitions
+        alive, labels = self.alive(), self.label_mask
+        over_b, over_t = transitions.shape[:2]
+        if labels is not None:
+            emissions = torch.where(labels[:, None, :], emissions, FLOOR)  # (B, T, K)
+            pairs = labels[:, :, None] & labels[:, None, :]  # (B, K, K)
+            pairs = pairs if over_b > 1 else pairs.any(0, keepdim=True)
+            transitions = torch.where(pairs[:, None], transitions, 0.0)
+        if alive is not None:
+            emissions = torch.where(alive[:, :, None], emissions, 0.0)
+            reached = alive[:, 1 : over_t + 1] if over_b > 1 else alive[:, 1 : over_t + 1].any(0, keepdim=True)
+            if alive.shape[1] > 1:
+                transitions = torch.where(reached[:, :, None, None], transitions, 0.0)
+        return CleanScores(emissions, transitions, alive, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanScores:
+    """Scores without anything unknown: finite everywhere, ``FLOOR`` at masked labels, 0 past the end."""
+
+    emissions: Tensor  # (B, T, K)
+    transitions: Tensor  # (B or 1, T-1 or 1, K, K)
+    alive: Tensor | None  # (B, T)
+    labels: Tensor | None  # (B, K)
+
+    def steps(self) -> list[Tensor]:
+        """T - 1 transitions (B or 1, K, K); ``unbind``, since indexing in a loop makes backward quadratic in T."""
+        steps = self.emissions.shape[1] - 1
+        if self.transitions.shape[1] == steps:
+            return list(self.transitions.unbind(1))
+        return [self.transitions[:, 0]] * steps
+
+    def keep(self, t: int, new: Tensor, old: Tensor | float) -> Tensor:
+        """``new`` (B, ...) where step t is within the sequence, ``old`` where it is past the end."""
+        if self.alive is None:
+            return new
+        alive = self.alive[:, t]
+        return torch.where(alive.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+def filters(chain: CleanScores) -> tuple[list[Tensor], Tensor]:
+    """The T log filters α_t (B, K), frozen past the end of a sequence, and log Z (B,)."""
+    x = chain.emissions[:, 0]  # (B, K)
+    log_z = torch.logsumexp(x, -1)  # (B,)
+    alphas = [x - log_z[:, None]]
+    for t, step in enumerate(chain.steps(), start=1):
+        x = torch.logsumexp(alphas[-1][:, :, None] + step, 1) + chain.emissions[:, t]  # (B, K, K) -> (B, K)
+        norm = torch.logsumexp(x, -1)  # (B,)
+        log_z = log_z + chain.keep(t, norm, 0.0)
+        alphas.append(chain.keep(t, x - norm[:, None], alphas[-1]))
+    return alphas, log_z
+
+
+def log_kernel(alpha: Tensor, step: Tensor) -> Tensor:
+    """log w(i, j) (B, K, K) from the filter before (B, K) and the transitions (B or 1, K, K)."""
+    return torch.log_softmax(alpha[:, :, None] + step, 1)
+
+
+def smooth(chain: CleanScores) -> tuple[Tensor, Tensor]:
+    """p(y_t) (B, T, K) and p(y_{t-1}, y_t) (B, T-1, K, K); 0 past the end.
+
+    From the last filter backwards: p(y_{t-1} = i, y_t = j) = w_t(i, j) p(y_t = j).
+    """
+    alphas, _ = filters(chain)
+    steps = chain.steps()
+    gamma = alphas[-1].exp()  # (B, K)
+    gammas, pairs = [gamma], []
+    for t in range(len(steps), 0, -1):
+        pair = log_kernel(alphas[t - 1], steps[t - 1]).exp() * gamma[:, None, :]  # (B, K, K)
+        gamma = chain.keep(t, pair.sum(-1), gamma)  # (B, K)
+        gammas.append(gamma)
+        pairs.append(chain.keep(t, pair, 0.0))
+    marginals = torch.stack(gammas[::-1], 1)  # (B, T, K)
+    if chain.alive is not None:
+        marginals = torch.where(chain.alive[:, :, None], marginals, 0.0)
+    B, _, K = marginals.shape
+    return marginals, torch.stack(pairs[::-1], 1) if pairs else marginals.new_zeros(B, 0, K, K)
+
+
+def entropy(chain: CleanScores) -> Tensor:
+    """H(p) (B,) = H(y_T) + Σ_t H(y_{t-1} | y_t), forwards: H_t(j) = Σ_i w_t(i, j) (H_{t-1}(i) − log w_t(i, j)).
+
+    Only probabilities and their logarithms enter, so nothing large cancels.
+    """
+    alphas, _ = filters(chain)
+    total = torch.zeros_like(alphas[0])  # (B, K)
+    for t, step in enumerate(chain.steps(), start=1):
+        log_w = log_kernel(alphas[t - 1], step)  # (B, K, K)
+        total = chain.keep(t, (log_w.exp() * (total[:, :, None] - log_w)).sum(1), total)
+    return (alphas[-1].exp() * (total - alphas[-1])).sum(-1)
+
+
+def path_score(chain: CleanScores, labels: Tensor) -> Tensor:
+    """Σ_t ε_t(y_t) + τ_t(y_{t-1}, y_t) of labels (B, n, T): (B, n), differentiable."""
+    each = chain.emissions.gather(2, labels.transpose(1, 2))  # (B, T, n)
+    total = (each if chain.alive is None else torch.where(chain.alive[:, :, None], each, 0.0)).sum(1)  # (B, n)
+    for t, step in enumerate(chain.steps(), start=1):
+        B, K = labels.shape[0], step.shape[-1]
+        pair = labels[:, :, t - 1] * K + labels[:, :, t]  # (B, n)
+        total = total + chain.keep(t, step.expand(B, K, K).flatten(1).gather(1, pair), 0.0)
+    return total
+
+
+def viterbi(chain: CleanScores) -> Tensor:
+    """The labels (B, T) of the best path: max forwards, then argmax along that path only."""
+    steps = chain.steps()
+    deltas = [chain.emissions[:, 0]]  # (B, K) each
+    for t, step in enumerate(steps, start=1):
+        new = (deltas[-1][:, :, None] + step).amax(1) + chain.emissions[:, t]  # (B, K)
+        deltas.append(chain.keep(t, new - new.amax(-1, keepdim=True), deltas[-1]))
+    label = deltas[-1].argmax(-1)  # (B,)
+    labels = [label]
+    for t in range(len(steps), 0, -1):
+        B, K = deltas[0].shape
+        into = steps[t - 1].expand(B, K, K).gather(2, label[:, None, None].expand(B, K, 1))[:, :, 0]  # (B, K)
+        label = chain.keep(t, (deltas[t - 1] + into).argmax(-1), label)
+        labels.append(label)
+    found = torch.stack(labels[::-1], 1)  # (B, T)
+    return found if chain.alive is None else torch.where(chain.alive, found, 0)
+
+
+def kbest(chain: CleanScores, n: int) -> tuple[Tensor, Tensor]:
+    """The n best paths (B, n, T), best first, and whether each exists (B, n)."""
+    B, _, K = chain.emissions.shape
+    emissions = chain.emissions.double()
+    if chain.labels is not None:
+        emissions = emissions.masked_fill(~chain.labels[:, None, :], -torch.inf)
+    best = emissions.new_full((B, K, n), -torch.inf)  # the n best paths into each label
+    best[:, :, 0] = emissions[:, 0]
+    stay = torch.arange(K * n, device=best.device).view(1, K, n)
+    origins = []
+    for t, step in enumerate(chain.steps(), start=1):
+        reach = best[:, :, :, None] + step[:, :, None, :]  # (B, K, n, K)
+        new, origin = reach.flatten(1, 2).topk(n, 1)  # (B, n, K): origin = label · n + rank
+        new = new.transpose(1, 2) + emissions[:, t, :, None]  # (B, K, n)
+        best = chain.keep(t, new, best)
+        origins.append(chain.keep(t, origin.transpose(1, 2), stay))
+    top, state = best.flatten(1).topk(n, 1)  # (B, n)
+    path = [state // n]
+    for origin in reversed(origins):
+        state = origin.flatten(1).gather(1, state)
+        path.append(state // n)
+    exists = top > -torch.inf
+    shown = exists[:, :, None] if chain.alive is None else exists[:, :, None] & chain.alive[:, None, :]
+    return torch.where(shown, torch.stack(path[::-1], 2), 0), exists
+
+
+def sample(chain: CleanScores, n: int, generator: torch.Generator | None) -> Tensor:
+    """n exact samples (B, n, T): y_T from the last filter, then y_{t-1} from w_t(·, y_t)."""
+    alphas, _ = filters(chain)
+    steps = chain.steps()
+    B, K = alphas[0].shape
+    label = torch.multinomial(alphas[-1].exp(), n, replacement=True, generator=generator)  # (B, n)
+    labels = [label]
+    for t in range(len(steps), 0, -1):
+        w = log_kernel(alphas[t - 1], steps[t - 1]).exp()  # (B, K, K)
+        rows = w.transpose(1, 2).gather(1, label[:, :, None].expand(B, n, K))  # (B, n, K)
+        before = torch.multinomial(rows.flatten(0, 1), 1, generator=generator).view(B, n)
+        label = chain.keep(t, before, label)
+        labels.append(label)
+    found = torch.stack(labels[::-1], 2)  # (B, n, T)
+    return found if chain.alive is None else torch.where(chain.alive[:, None, :], found, 0)
+
+
+def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
+    """The chain over the labelled steps (B, T) alone, the others summed out, and the labelled steps' places (B, S).
+
+    p_S is a chain again. Unlabelled steps before the first (after the last) labelled one send it a message, O(K²) each;
+    a gap between two labelled steps becomes one transition, log Σ_j exp(τ(i, j) + ε(j) + τ'(j, k)), O(K³) each, and
+    only for the sequences that have the gap. A sequence without any labelled step keeps one step of no meaning.
+    """
+    emissions, steps, alive = chain.emissions, chain.steps(), chain.alive
+    labelled = labelled if alive is None else labelled & alive
+    B, T, K = emissions.shape
+    counts = labelled.sum(1)  # (B,)
+    S = max(int(counts.max()), 1)
+    seen = labelled.cumsum(1)  # (B, T): labelled steps so far
+    nothing = torch.zeros_like(emissions[:, 0])  # (B, K)
+    from_left, from_right = [nothing], [nothing] * T  # messages from the ends of the sequence to each step
+    for t in range(T - 2, -1, -1):
+        silent = (seen[:, t] == counts) & (True if alive is None else alive[:, t + 1])  # nothing labelled after t
+        if bool(silent.any()):
+            new = torch.logsumexp(steps[t] + (emissions[:, t + 1] + from_right[t + 1])[:, None, :], 2)  # (B, K)
+            from_right[t] = torch.where(silent[:, None], new, 0.0)
+    links: list[Tensor] = []  # (B, K, K) each, from the last labelled step (or the step before) to this one
+    for t in range(1, T):
+        silent = seen[:, t - 1] == 0  # nothing labelled before t
+        new = nothing
+        if bool(silent.any()):
+            new = torch.logsumexp((emissions[:, t - 1] + from_left[-1])[:, :, None] + steps[t - 1], 1)  # (B, K)
+            new = torch.where(silent[:, None], new, 0.0)
+        from_left.append(new)
+        link = steps[t - 1].expand(B, K, K)
+        in_gap = ~silent & ~labelled[:, t - 1] & (seen[:, t - 1] < counts)
+        rows = in_gap.nonzero()[:, 0]
+        if len(rows):
+            through = log_matmul(links[-1][rows] + emissions[rows, None, t - 1], link[rows])  # (rows, K, K)
+            link = link.index_put((rows,), through)
+        links.append(link)
+    ends = torch.stack(from_left, 1) + torch.stack(from_right, 1)  # (B, T, K): 0 but at the outermost labelled steps
+    places = labelled.to(torch.int8).argsort(1, descending=True, stable=True)[:, :S]  # (B, S)
+    rows = torch.arange(B, device=places.device)[:, None]
+    picked = (emissions + ends)[rows, places]  # (B, S, K)
+    between = torch.stack(links, 1)[rows, places[:, 1:] - 1] if S > 1 else emissions.new_zeros(B, 0, K, K)
+    return Scores(picked, between, counts.clamp(min=1), chain.labels), places
+
+
+def log_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """log Σ_j exp(left(i, j) + right(j, k)) of (N, K, K) matrices.
+
+    A product of float64 exponentials; where scores spread beyond its range (about 700), exactly, row by row.
+    """
+    a, b = left.double(), right.double()
+    top_a, top_b = a.detach().amax(2, keepdim=True), b.detach().amax(1, keepdim=True)
+    product = (a - top_a).exp() @ (b - top_b).exp()  # (N, K, K)
+    if bool((product.detach() > 1e-280).all()):
+        return (product.log() + top_a + top_b).to(left.dtype)
+    exact = [torch.logsumexp(row[:, :, None] + b, 1) for row in a.unbind(1)]  # each (N, K)
+    return torch.stack(exact, 1).to(left.dtype)

@@ -1,0 +1,202 @@
+"""The loss and its gradient in pure torch, without autograd: what serves on other devices and without a compiler.
+
+The scaled exponential domain: a_t(j) ∝ p(y_t = j | x_{1..t}) with largest entry 1, E_t = exp(τ_t − shift) and
+
+    s_t = a_{t-1} E_t,   a_t ∝ s_t ∘ exp(ε_t),   w_t(i, j) = a_{t-1}(i) E_t(i, j) / s_t(j),
+
+so forwards and backwards are matrix products. While all transitions lie within ``RANGE`` of each other float32 loses
+nothing, whatever the emissions: a label that underflows at one step could come back by at most e^RANGE. Where they do
+not, and for float64, the same recursion runs in the log domain (:mod:`phrasechain.chain.recursion`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from phrasechain.chain.memory import empty_in_large_pages
+from phrasechain.chain.recursion import CleanScores, Scores, filters, log_kernel
+
+RANGE = 60.0
+BLOCK = 1 << 18  # transitions that are worked on at a time, so that they stay in a cache
+
+
+def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then what :func:`backward` needs: (B, T, K) and (B,)."""
+    chain, q = scores.clean(), _clean_target(scores, q)
+    shift = _shift(chain)
+    if shift is None:
+        loss, state = _forward_in_logs(chain, q)
+    else:
+        loss, state = _forward_scaled(chain, q, shift)
+    careful = torch.full_like(loss, shift is None, dtype=torch.uint8)
+    return loss.to(scores.emissions.dtype), state, careful
+
+
+def backward(
+    grad_loss: Tensor, scores: Scores, q: Tensor | None, state: Tensor, careful: Tensor, pairs: bool
+) -> tuple[Tensor, Tensor | None]:
+    """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions."""
+    chain, q = scores.clean(), _clean_target(scores, q)
+    if bool(careful.any()):
+        return _backward_in_logs(grad_loss, chain, q, state, pairs)
+    shift = _shift(chain)
+    assert shift is not None
+    return _backward_scaled(grad_loss, chain, q, state, pairs, shift)
+
+
+def _clean_target(scores: Scores, q: Tensor | None) -> Tensor | None:
+    valid = scores.valid()
+    return q if q is None or valid is None else torch.where(valid, q, 0.0)
+
+
+def _shift(chain: CleanScores) -> float | None:
+    """The largest transition; ``None`` when the smallest is too far below it, or the log domain is wanted anyway."""
+    if chain.emissions.dtype == torch.float64:
+        return None
+    if chain.emissions.shape[1] == 1:
+        return 0.0
+    low, high = (bound.item() for bound in chain.transitions.aminmax())
+    return high if high - low <= RANGE else None
+
+
+def _linear(chain: CleanScores, q: Tensor) -> Tensor:
+    """Σ q ε − Σ q log q, (B,) in float64; emissions about their maximum, so that a constant costs no digits."""
+    top = chain.emissions.amax(-1)  # (B, T)
+    about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
+    return (about.double() + top.double() * q.sum(-1) - torch.special.xlogy(q, q).sum(-1)).sum(-1)
+
+
+def _is_whole(chain: CleanScores) -> bool:
+    """Whether every sequence and step has transitions of its own."""
+    B, T, _ = chain.emissions.shape
+    return chain.transitions.shape[:2] == (B, T - 1)
+
+
+def _blocks(chain: CleanScores) -> list[tuple[int, int]]:
+    """Runs [start, stop) of steps whose transitions fit into a cache together."""
+    B, T, K = chain.emissions.shape
+    size = max(1, BLOCK // (B * K * K)) if _is_whole(chain) else max(1, T - 1)
+    return [(start, min(start + size, T - 1)) for start in range(0, T - 1, size)]
+
+
+def _of_block(transitions: Tensor, start: int, stop: int) -> Tensor:
+    return transitions[:, start:stop] if transitions.shape[1] > 1 else transitions
+
+
+def _times(a: Tensor, matrix: Tensor) -> Tensor:
+    """Σ_i a_i M_ij of (B, K) and (B or 1, K, K): (B, K)."""
+    return a @ matrix[0] if matrix.shape[0] == 1 else torch.bmm(a[:, None, :], matrix)[:, 0]
+
+
+def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float) -> tuple[Tensor, Tensor]:
+    B, T, K = chain.emissions.shape
+    top = chain.emissions.amax(-1, keepdim=True)  # (B, T, 1)
+    x = (chain.emissions - top).exp()  # (B, T, K)
+    one = x.new_ones(B, 1)
+    sums, filters_, scales = [x[:, 0]], [x[:, 0]], [one]
+    linear = torch.zeros(B, dtype=torch.float64, device=x.device) if q is None else _linear(chain, q)
+    for start, stop in _blocks(chain):
+        block = _of_block(chain.transitions, start, stop) - shift  # (B or 1, n, K, K)
+        if q is not None:
+            before, after = q[:, start:stop], q[:, start + 1 : stop + 1]  # (B, n, K)
+            expected = (torch.matmul(before[:, :, None, :], block)[:, :, 0] * after).sum((1, 2))  # (B,)
+            linear += expected + shift * (before.sum(-1).double() * after.sum(-1)).sum(-1)
+        block.exp_()
+        for t in range(start, stop):
+            s = _times(filters_[-1], block[:, t - start if block.shape[1] > 1 else 0])  # (B, K)
+            y = s * x[:, t + 1]
+            scale = y.amax(-1, keepdim=True)  # (B, 1)
+            sums.append(s)
+            filters_.append(chain.keep(t + 1, y / scale, filters_[-1]))
+            scales.append(chain.keep(t + 1, scale, one))
+    # log Z = Σ_t (log of what was taken out of step t) + log Σ_j a_T(j)
+    steps = T - 1 if chain.alive is None else chain.alive.sum(-1) - 1
+    out = torch.cat(scales, 1).double().log().sum(-1) + top[:, :, 0].double().sum(-1) + shift * steps
+    log_z = out + filters_[-1].double().sum(-1).log()
+    state = torch.empty(B, T, K, dtype=torch.float64, device=x.device)
+    a, s = state.view(torch.float32).split(K, 2)  # (B, T, K) each
+    torch.stack(filters_, 1, out=a)
+    torch.stack(sums, 1, out=s)
+    return log_z - linear, state
+
+
+def _backward_scaled(
+    grad_loss: Tensor, chain: CleanScores, q: Tensor | None, state: Tensor, pairs: bool, shift: float
+) -> tuple[Tensor, Tensor | None]:
+    K = chain.emissions.shape[2]
+    whole = _is_whole(chain)
+    a, s = state.view(torch.float32).split(K, 2)  # (B, T, K) each
+    gamma = a[:, -1] / a[:, -1].sum(-1, keepdim=True)  # (B, K)
+    gammas, ratios = [gamma], []
+    grad = empty_in_large_pages(chain.transitions.shape, chain.transitions.device) if pairs and whole else None
+    for start, stop in reversed(_blocks(chain)):
+        given = _of_block(chain.transitions, start, stop)
+        block = given - shift if grad is None else torch.sub(given, shift, out=grad[:, start:stop])
+        block.exp_()  # (B or 1, n, K, K)
+        for t in range(stop - 1, start - 1, -1):
+            v = chain.keep(t + 1, gamma / s[:, t + 1], 0.0)  # (B, K)
+            before = a[:, t] * _times(v, block[:, t - start if block.shape[1] > 1 else 0].transpose(1, 2))
+            gamma = chain.keep(t + 1, before / before.sum(-1, keepdim=True), gamma)
+            gammas.append(gamma)
+            ratios.append(v)
+        if grad is not None:
+            scaled = torch.stack(ratios[: -(stop - start) - 1 : -1], 1) * grad_loss[:, None, None]  # (B, n, K)
+            block.mul_(a[:, start:stop, :, None]).mul_(scaled[:, :, None, :])
+            if q is not None:
+                pull = q[:, start + 1 : stop + 1, None, :] * grad_loss[:, None, None, None]
+                block.addcmul_(q[:, start:stop, :, None], pull, value=-1)
+    marginals = torch.stack(gammas[::-1], 1)  # (B, T, K)
+    if pairs and not whole:
+        grad = torch.zeros_like(chain.transitions)
+        if ratios:
+            v = torch.stack(ratios[::-1], 1) * grad_loss[:, None, None]  # (B, T-1, K)
+            grad = _outer(a[:, :-1], v, grad) * (chain.transitions - shift).exp()
+            if q is not None:
+                grad -= _outer(q[:, :-1], q[:, 1:] * grad_loss[:, None, None], grad)
+    return _emission_gradient(grad_loss, chain, q, marginals), grad
+
+
+def _outer(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+    """Σ left_i right_j of (B, T-1, K) each, over the axes that ``like`` (B or 1, T-1 or 1, K, K) broadcasts."""
+    if like.shape[0] == 1 and like.shape[1] == 1:
+        return (left.flatten(0, 1).T @ right.flatten(0, 1))[None, None]
+    if like.shape[1] == 1:
+        return torch.bmm(left.transpose(1, 2), right)[:, None]
+    return torch.bmm(left.permute(1, 2, 0), right.transpose(0, 1))[None]
+
+
+def _emission_gradient(grad_loss: Tensor, chain: CleanScores, q: Tensor | None, marginals: Tensor) -> Tensor:
+    gradient = marginals if q is None else marginals - q
+    if chain.alive is not None:
+        gradient = torch.where(chain.alive[:, :, None], gradient, 0.0)
+    return gradient * grad_loss[:, None, None]
+
+
+def _forward_in_logs(chain: CleanScores, q: Tensor | None) -> tuple[Tensor, Tensor]:
+    double = CleanScores(chain.emissions.double(), chain.transitions, chain.alive, chain.labels)
+    alphas, log_z = filters(double)
+    if q is not None:
+        log_z = log_z - _linear(double, q.double())
+        for t, step in enumerate(chain.steps(), start=1):
+            log_z = log_z - (_times(q[:, t - 1].double(), step.double()) * q[:, t]).sum(-1)
+    return log_z, torch.stack(alphas, 1)
+
+
+def _backward_in_logs(
+    grad_loss: Tensor, chain: CleanScores, q: Tensor | None, state: Tensor, pairs: bool
+) -> tuple[Tensor, Tensor | None]:
+    steps, dtype = chain.steps(), chain.emissions.dtype
+    grad = torch.zeros_like(chain.transitions) if pairs else None
+    gamma = state[:, -1].exp()  # (B, K)
+    gammas = [gamma]
+    for t in range(len(steps), 0, -1):
+        pair = log_kernel(state[:, t - 1], steps[t - 1]).exp() * gamma[:, None, :]  # (B, K, K)
+        gamma = chain.keep(t, pair.sum(-1), gamma)
+        gammas.append(gamma)
+        if grad is not None:
+            change = pair if q is None else pair - q[:, t - 1, :, None] * q[:, t, None, :]
+            change = (chain.keep(t, change, 0.0) * grad_loss[:, None, None]).to(dtype)
+            change = change if grad.shape[0] > 1 else change.sum(0, keepdim=True)
+            grad[:, t - 1 if grad.shape[1] > 1 else 0] += change
+    return _emission_gradient(grad_loss, chain, q, torch.stack(gammas[::-1], 1).to(dtype)), grad
