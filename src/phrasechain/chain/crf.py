@@ -186,7 +186,7 @@ class ChainCRF:
 
     def viterbi(self) -> tuple[Tensor, Tensor]:
         """The best label sequence (B, T) and its score (B,), of which the gradient is taken along that path."""
-        if uses_kernel(self._scores) and not torch.compiler.is_compiling():
+        if uses_kernel(self._scores.emissions) and not torch.compiler.is_compiling():
             labels, score = kernel.viterbi(self._scores)
             if not self._has_gradient:
                 return labels, score.to(self._scores.emissions.dtype)

@@ -89,8 +89,8 @@ def _call(name: str, chain: _Chain) -> int:
     return status
 
 
-def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then what :func:`backward` needs: (B, T, K) and (B,)."""
+def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then the three tensors that :func:`backward` needs."""
     B, T, K = scores.emissions.shape
     loss = torch.empty(B)
     state = torch.empty(B, T, K, dtype=torch.float64)
@@ -101,18 +101,25 @@ def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     if scores.transitions.shape[:2] == (1, 1) and T > 1:
         shared = _Exponentials(scores, chain)
         if _call("phrasechain_shared_forward", chain) != _OUT_OF_RANGE:
-            return loss, state, careful.fill_(_SHARED)
+            return loss, state, careful.fill_(_SHARED), torch.empty(0)
         del shared
     _call("phrasechain_forward", chain)
-    return loss, state, careful
+    return loss, state, careful, torch.empty(0)
 
 
 def backward(
-    grad_loss: Tensor, scores: Scores, q: Tensor | None, state: Tensor, careful: Tensor, pairs: bool
+    grad_loss: Tensor,
+    scores: Scores,
+    q: Tensor | None,
+    state: Tensor,
+    careful: Tensor,
+    exponentials: Tensor,
+    pairs: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions.
 
-    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals.
+    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. ``exponentials`` is empty here: the
+    kernel takes them again rather than keep them.
     """
     lengths = _lengths(scores)
     chain = _chain(scores, lengths, q)

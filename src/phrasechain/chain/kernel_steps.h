@@ -48,12 +48,11 @@ INLINE f8 NAME(exp8)(f8 x) {
   x = NAME(max8)(NAME(splat)(-87.0f), x);
   f8 shifted = x * 1.44269504089f + magic;
   f8 n = shifted - magic;
-  f8 r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  f8 p = NAME(splat)(1.381461836e-3f);
-  p = p * r + 8.368716787e-3f;
-  p = p * r + 4.166838771e-2f;
-  p = p * r + 1.666652063e-1f;
-  p = p * r + 4.999999345e-1f;
+  f8 r = x - n * 0.693359375f + n * 2.12194440e-4f; /* n log 2 in two parts, the first exact */
+  f8 p = NAME(splat)(8.312537269e-3f);
+  p = p * r + 4.189015979e-2f;
+  p = p * r + 1.666711447e-1f;
+  p = p * r + 4.999923147e-1f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   return (f8)((i8)p + ((i8)shifted << 23));
@@ -191,7 +190,9 @@ INLINE void NAME(add_rows)(const float *tau, const float *r, const float *a, con
     const int64_t j = start < whole ? start : K - lanes;
     f8 reference = NAME(load)(r + j, lanes), sum = NAME(load)(s + start, LANES), most = NAME(load)(top + start, LANES);
     for (int m = 0; m < count; m++) {
-      f8 d = NAME(load)(tau + rows[m] * K + j, lanes) - reference;
+      const float *row = tau + rows[m] * K + j;
+      f8 d = NAME(load)(row, lanes) - reference;
+      __builtin_prefetch(row + ROWS * K); /* the rows that come next */
       most = NAME(max8)(d, most);
       sum += weight[m] * NAME(exp8)(d);
     }
@@ -310,7 +311,9 @@ INLINE void NAME(back_rows)(const NAME(Step) * step, const int32_t *rows, int co
     const f8 reference = NAME(load)(step->r + j, lanes), to = NAME(load)(step->v + j, lanes);
     const f8 target = pulled ? NAME(load)(step->q_to + j, lanes) : (f8){0};
     for (int m = 0; m < count; m++) {
-      f8 xi = NAME(exp8)(NAME(load)(step->tau + rows[m] * K + j, lanes) - reference) * weight[m] * to;
+      const float *row = step->tau + rows[m] * K + j;
+      f8 xi = NAME(exp8)(NAME(load)(row, lanes) - reference) * weight[m] * to;
+      __builtin_prefetch(row + ROWS * K);
       if (masked) xi = NAME(select)(to != 0, xi, (f8){0}); /* what stands at a masked label may be NaN */
       sum[m] += overlaps ? xi * step->fresh : xi;
       if (!step->grad) continue;

@@ -17,7 +17,8 @@ from phrasechain.chain.recursion import Scores, filters
 
 def loss(scores: Scores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
-    value: Tensor = _forward(scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q)[0]
+    run = _forward_op if torch.compiler.is_compiling() else _Loss.apply
+    value: Tensor = run(scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q)[0]
     return value
 
 
@@ -27,35 +28,23 @@ def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
     The derivatives of log Z, without a graph.
     """
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, None
-    value, state, careful = _forward(*inputs)
-    found: tuple[Tensor, Tensor] = _backward(torch.ones_like(value), *inputs, state, careful, pairs)
-    return found
+    value, *saved = _forward(*inputs)
+    return _backward(torch.ones_like(value), *inputs, *saved, pairs)
 
 
-def uses_kernel(scores: Scores) -> bool:
+def uses_kernel(emissions: Tensor) -> bool:
     """Whether the compiled kernel takes these scores."""
-    emissions = scores.emissions
     return emissions.device.type == "cpu" and emissions.dtype == torch.float32 and kernel.load() is not None
 
 
-@torch.library.custom_op("phrasechain::chain_forward", mutates_args=())
 def _forward(
     emissions: Tensor, transitions: Tensor, lengths: Tensor | None, label_mask: Tensor | None, q: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss (B,), and three tensors that the gradient needs."""
     scores = Scores(emissions, transitions, lengths, label_mask)
-    return (kernel if uses_kernel(scores) else scaled).forward(scores, q)
+    return (kernel if uses_kernel(emissions) else scaled).forward(scores, q)
 
 
-@_forward.register_fake
-def _(
-    emissions: Tensor, transitions: Tensor, lengths: Tensor | None, label_mask: Tensor | None, q: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    B = emissions.shape[0]
-    state = torch.empty_like(emissions, dtype=torch.float64)
-    return emissions.new_empty(B), state, emissions.new_empty(B, dtype=torch.uint8)
-
-
-@torch.library.custom_op("phrasechain::chain_backward", mutates_args=())
 def _backward(
     grad_loss: Tensor,
     emissions: Tensor,
@@ -65,38 +54,24 @@ def _backward(
     q: Tensor | None,
     state: Tensor,
     careful: Tensor,
+    exponentials: Tensor,
     pairs: bool,
 ) -> tuple[Tensor, Tensor]:
+    """The gradients of emissions and transitions; the second is empty unless ``pairs``."""
     scores = Scores(emissions, transitions, lengths, label_mask)
-    run = (kernel if uses_kernel(scores) else scaled).backward
-    grad_emissions, grad_transitions = run(grad_loss.contiguous(), scores, q, state, careful, pairs)
+    run = (kernel if uses_kernel(emissions) else scaled).backward
+    grad_emissions, grad_transitions = run(grad_loss.contiguous(), scores, q, state, careful, exponentials, pairs)
     return grad_emissions, emissions.new_empty(0) if grad_transitions is None else grad_transitions
 
 
-@_backward.register_fake
-def _(
-    grad_loss: Tensor,
-    emissions: Tensor,
-    transitions: Tensor,
-    lengths: Tensor | None,
-    label_mask: Tensor | None,
-    q: Tensor | None,
-    state: Tensor,
-    careful: Tensor,
-    pairs: bool,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(emissions), torch.empty(
-        transitions.shape if pairs else (0,), dtype=emissions.dtype, device=emissions.device
-    )
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs, *output[1:])
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # no zeros for what has no gradient
 
 
-def _differentiate(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    emissions, transitions, lengths, label_mask, q, state, careful = ctx.saved_tensors
+def _differentiate(ctx: Any, grad_loss: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    emissions, transitions, lengths, label_mask, q, *saved = ctx.saved_tensors
     if torch.is_grad_enabled():  # a graph of the gradient is wanted
         value = plain_loss(Scores(emissions, transitions, lengths, label_mask), q)
         wanted = [tensor for tensor in (emissions, transitions) if tensor.requires_grad]
@@ -104,13 +79,40 @@ def _differentiate(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | No
         grad_emissions = next(grads) if emissions.requires_grad else None
         return grad_emissions, next(grads) if transitions.requires_grad else None, None, None, None
     pairs = ctx.needs_input_grad[1]
-    grad_emissions, grad_transitions = _backward(
-        grad_loss, emissions, transitions, lengths, label_mask, q, state, careful, pairs
-    )
+    run = _backward_op if torch.compiler.is_compiling() else _backward
+    grad_emissions, grad_transitions = run(grad_loss, emissions, transitions, lengths, label_mask, q, *saved, pairs)
     return grad_emissions, grad_transitions if pairs else None, None, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_keep)
+class _Loss(torch.autograd.Function):
+    """For eager mode, where a custom operator costs more than a small chain."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        output = _forward(*inputs)
+        _keep(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_differentiate)
+
+
+_forward_op = torch.library.custom_op("phrasechain::chain_forward", _forward, mutates_args=())
+_backward_op = torch.library.custom_op("phrasechain::chain_backward", _backward, mutates_args=())
+_forward_op.register_autograd(_differentiate, setup_context=_keep)
+
+
+@_forward_op.register_fake
+def _(emissions: Tensor, transitions: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    B = emissions.shape[0]
+    state, careful = torch.empty_like(emissions, dtype=torch.float64), emissions.new_empty(B, dtype=torch.uint8)
+    shape = (0,) if uses_kernel(emissions) else transitions.shape
+    return emissions.new_empty(B), state, careful, torch.empty(shape, device=emissions.device)
+
+
+@_backward_op.register_fake
+def _(grad_loss: Tensor, emissions: Tensor, transitions: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    shape = transitions.shape if rest[-1] else (0,)
+    return torch.empty_like(emissions), emissions.new_empty(shape)
 
 
 def plain_loss(scores: Scores, q: Tensor | None) -> Tensor:

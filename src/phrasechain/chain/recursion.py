@@ -248,7 +248,7 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
             link = link.index_put((rows,), through)
         links.append(link)
     ends = torch.stack(from_left, 1) + torch.stack(from_right, 1)  # (B, T, K): 0 but at the outermost labelled steps
-    places = labelled.to(torch.int8).argsort(1, descending=True, stable=True)[:, :S]  # (B, S)
+    places = labelled.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :S]  # (B, S)
     rows = torch.arange(B, device=places.device)[:, None]
     picked = (emissions + ends)[rows, places]  # (B, S, K)
     between = torch.stack(links, 1)[rows, places[:, 1:] - 1] if S > 1 else emissions.new_zeros(B, 0, K, K)

@@ -21,28 +21,35 @@ RANGE = 60.0
 BLOCK = 1 << 18  # transitions that are worked on at a time, so that they stay in a cache
 
 
-def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then what :func:`backward` needs: (B, T, K) and (B,)."""
+def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then the three tensors that :func:`backward` needs."""
     chain, q = scores.clean(), _clean_target(scores, q)
     shift = _shift(chain)
-    if shift is None:
-        loss, state = _forward_in_logs(chain, q)
-    else:
-        loss, state = _forward_scaled(chain, q, shift)
+    exponentials = empty_in_large_pages(chain.transitions.shape, chain.transitions.device)
+    with torch.autocast(chain.emissions.device.type, enabled=False):
+        if shift is None:
+            loss, state = _forward_in_logs(chain, q)
+        else:
+            loss, state = _forward_scaled(chain, q, shift, exponentials)
     careful = torch.full_like(loss, shift is None, dtype=torch.uint8)
-    return loss.to(scores.emissions.dtype), state, careful
+    return loss.to(scores.emissions.dtype), state, careful, exponentials
 
 
 def backward(
-    grad_loss: Tensor, scores: Scores, q: Tensor | None, state: Tensor, careful: Tensor, pairs: bool
+    grad_loss: Tensor,
+    scores: Scores,
+    q: Tensor | None,
+    state: Tensor,
+    careful: Tensor,
+    exponentials: Tensor,
+    pairs: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions."""
     chain, q = scores.clean(), _clean_target(scores, q)
-    if bool(careful.any()):
-        return _backward_in_logs(grad_loss, chain, q, state, pairs)
-    shift = _shift(chain)
-    assert shift is not None
-    return _backward_scaled(grad_loss, chain, q, state, pairs, shift)
+    with torch.autocast(chain.emissions.device.type, enabled=False):
+        if bool(careful.any()):
+            return _backward_in_logs(grad_loss, chain, q, state, pairs)
+        return _backward_scaled(grad_loss, chain, q, state, exponentials, pairs)
 
 
 def _clean_target(scores: Scores, q: Tensor | None) -> Tensor | None:
@@ -51,13 +58,15 @@ def _clean_target(scores: Scores, q: Tensor | None) -> Tensor | None:
 
 
 def _shift(chain: CleanScores) -> float | None:
-    """The largest transition; ``None`` when the smallest is too far below it, or the log domain is wanted anyway."""
+    """What to take from the transitions before exp: often 0. ``None`` when they spread too far, or for float64."""
     if chain.emissions.dtype == torch.float64:
         return None
     if chain.emissions.shape[1] == 1:
         return 0.0
     low, high = (bound.item() for bound in chain.transitions.aminmax())
-    return high if high - low <= RANGE else None
+    if not high - low <= RANGE:
+        return None
+    return 0.0 if max(-low, high) <= RANGE / 2 else high
 
 
 def _linear(chain: CleanScores, q: Tensor) -> Tensor:
@@ -65,6 +74,11 @@ def _linear(chain: CleanScores, q: Tensor) -> Tensor:
     top = chain.emissions.amax(-1)  # (B, T)
     about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
     return (about.double() + top.double() * q.sum(-1) - torch.special.xlogy(q, q).sum(-1)).sum(-1)
+
+
+def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Σ_t q_{t-1} τ_t q_t, (B,), of (B or 1, n or 1, K, K) and (B, n, K)."""
+    return (torch.matmul(before[:, :, None, :], transitions)[:, :, 0] * after).sum((1, 2))
 
 
 def _is_whole(chain: CleanScores) -> bool:
@@ -89,7 +103,9 @@ def _times(a: Tensor, matrix: Tensor) -> Tensor:
     return a @ matrix[0] if matrix.shape[0] == 1 else torch.bmm(a[:, None, :], matrix)[:, 0]
 
 
-def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float) -> tuple[Tensor, Tensor]:
+def _forward_scaled(
+    chain: CleanScores, q: Tensor | None, shift: float, exponentials: Tensor
+) -> tuple[Tensor, Tensor]:
     B, T, K = chain.emissions.shape
     top = chain.emissions.amax(-1, keepdim=True)  # (B, T, 1)
     x = (chain.emissions - top).exp()  # (B, T, K)
@@ -97,12 +113,14 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float) -> tuple
     sums, filters_, scales = [x[:, 0]], [x[:, 0]], [one]
     linear = torch.zeros(B, dtype=torch.float64, device=x.device) if q is None else _linear(chain, q)
     for start, stop in _blocks(chain):
-        block = _of_block(chain.transitions, start, stop) - shift  # (B or 1, n, K, K)
+        given = _of_block(chain.transitions, start, stop)  # (B or 1, n, K, K)
+        block = _of_block(exponentials, start, stop)
+        given = given if shift == 0 else given - shift
+        torch.exp(given, out=block)
         if q is not None:
             before, after = q[:, start:stop], q[:, start + 1 : stop + 1]  # (B, n, K)
-            expected = (torch.matmul(before[:, :, None, :], block)[:, :, 0] * after).sum((1, 2))  # (B,)
-            linear += expected + shift * (before.sum(-1).double() * after.sum(-1)).sum(-1)
-        block.exp_()
+            linear += _expected(given, before, after)
+            linear += shift * (before.sum(-1).double() * after.sum(-1)).sum(-1)
         for t in range(start, stop):
             s = _times(filters_[-1], block[:, t - start if block.shape[1] > 1 else 0])  # (B, K)
             y = s * x[:, t + 1]
@@ -122,39 +140,46 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float) -> tuple
 
 
 def _backward_scaled(
-    grad_loss: Tensor, chain: CleanScores, q: Tensor | None, state: Tensor, pairs: bool, shift: float
+    grad_loss: Tensor, chain: CleanScores, q: Tensor | None, state: Tensor, exponentials: Tensor, pairs: bool
 ) -> tuple[Tensor, Tensor | None]:
-    K = chain.emissions.shape[2]
-    whole = _is_whole(chain)
+    K, steps = chain.emissions.shape[2], chain.emissions.shape[1] - 1
     a, s = state.view(torch.float32).split(K, 2)  # (B, T, K) each
     gamma = a[:, -1] / a[:, -1].sum(-1, keepdim=True)  # (B, K)
     gammas, ratios = [gamma], []
-    grad = empty_in_large_pages(chain.transitions.shape, chain.transitions.device) if pairs and whole else None
-    for start, stop in reversed(_blocks(chain)):
-        given = _of_block(chain.transitions, start, stop)
-        block = given - shift if grad is None else torch.sub(given, shift, out=grad[:, start:stop])
-        block.exp_()  # (B or 1, n, K, K)
-        for t in range(stop - 1, start - 1, -1):
-            v = chain.keep(t + 1, gamma / s[:, t + 1], 0.0)  # (B, K)
-            before = a[:, t] * _times(v, block[:, t - start if block.shape[1] > 1 else 0].transpose(1, 2))
-            gamma = chain.keep(t + 1, before / before.sum(-1, keepdim=True), gamma)
-            gammas.append(gamma)
-            ratios.append(v)
-        if grad is not None:
-            scaled = torch.stack(ratios[: -(stop - start) - 1 : -1], 1) * grad_loss[:, None, None]  # (B, n, K)
-            block.mul_(a[:, start:stop, :, None]).mul_(scaled[:, :, None, :])
-            if q is not None:
-                pull = q[:, start + 1 : stop + 1, None, :] * grad_loss[:, None, None, None]
-                block.addcmul_(q[:, start:stop, :, None], pull, value=-1)
-    marginals = torch.stack(gammas[::-1], 1)  # (B, T, K)
-    if pairs and not whole:
+    for t in range(steps, 0, -1):
+        v = chain.keep(t, gamma / s[:, t], 0.0)  # (B, K)
+        matrix = exponentials[:, t - 1 if exponentials.shape[1] > 1 else 0]  # (B or 1, K, K)
+        before = a[:, t - 1] * _times(v, matrix.transpose(1, 2))  # (B, K)
+        gamma = chain.keep(t, before / before.sum(-1, keepdim=True), gamma)
+        gammas.append(gamma)
+        ratios.append(v)
+    grad = None
+    if pairs and not ratios:
         grad = torch.zeros_like(chain.transitions)
-        if ratios:
-            v = torch.stack(ratios[::-1], 1) * grad_loss[:, None, None]  # (B, T-1, K)
-            grad = _outer(a[:, :-1], v, grad) * (chain.transitions - shift).exp()
-            if q is not None:
-                grad -= _outer(q[:, :-1], q[:, 1:] * grad_loss[:, None, None], grad)
-    return _emission_gradient(grad_loss, chain, q, marginals), grad
+    elif pairs:
+        v = torch.stack(ratios[::-1], 1) * grad_loss[:, None, None]  # (B, T-1, K)
+        pull = None if q is None else q[:, 1:] * grad_loss[:, None, None]  # (B, T-1, K)
+        grad = _pair_gradient(chain, exponentials, a[:, :-1], v, q, pull)
+    return _emission_gradient(grad_loss, chain, q, torch.stack(gammas[::-1], 1)), grad
+
+
+def _pair_gradient(
+    chain: CleanScores, exponentials: Tensor, a: Tensor, v: Tensor, q: Tensor | None, pull: Tensor | None
+) -> Tensor:
+    """E ∘ (a ⊗ v) − q ⊗ pull, summed over what the transitions broadcast."""
+    if not _is_whole(chain):
+        grad = _outer(a, v, exponentials).mul_(exponentials)
+        if q is not None and pull is not None:
+            grad -= _outer(q[:, :-1], pull, exponentials)
+        return grad
+    grad = empty_in_large_pages(exponentials.shape, exponentials.device)
+    for start, stop in _blocks(chain):
+        run = slice(start, stop)
+        block = grad[:, run]  # (B, n, K, K)
+        torch.mul(exponentials[:, run], a[:, run, :, None], out=block).mul_(v[:, run, None, :])
+        if q is not None and pull is not None:
+            block.addcmul_(q[:, run, :, None], pull[:, run, None, :], value=-1)
+    return grad
 
 
 def _outer(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
