@@ -32,6 +32,8 @@ def check_image(path: Path) -> tuple[int, int]:
 
 def _displayed_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
+    if image.format == "TIFF":  # the decoder has exchanged them already
+        return width, height
     return (height, width) if image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8) else (width, height)
 
 

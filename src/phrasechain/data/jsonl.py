@@ -43,7 +43,6 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
     splits: dict[str, list[str]] = {}
     problems: list[Problem] = []
     for number, line in _read_lines(path):
-        image = None
         try:
             record = _parse(line)
             image = _image_id(record)
@@ -52,7 +51,7 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
             example = _example(record, image, path.parent)
             split = _text(record, "split") if "split" in record else DEFAULT_SPLIT
         except DataError as error:
-            problems.append(Problem(image, f"{path}:{number}: {error}"))
+            problems.append(Problem(None, f"{path}:{number}: {error}"))
             continue
         examples[image] = example
         splits.setdefault(split, []).append(image)
@@ -167,9 +166,9 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
 def _box(value: Any) -> Box:
     if not (isinstance(value, list) and len(value) == 4 and all(_is_number(side) for side in value)):
         raise DataError("a box is [x0, y0, x1, y1], four numbers")
-    x0, y0, x1, y1 = (float(side) for side in value)
-    if max(abs(x0), abs(y0), abs(x1), abs(y1)) > PIXEL_LIMIT:
+    if max(map(abs, value)) > PIXEL_LIMIT:
         raise DataError(f"a box lies within ±{PIXEL_LIMIT:,.0f} pixels")
+    x0, y0, x1, y1 = map(float, value)
     if not (x0 < x1 and y0 < y1):
         raise DataError(f"the box {value} is empty: x0 < x1 and y0 < y1 in [x0, y0, x1, y1]")
     return x0, y0, x1, y1

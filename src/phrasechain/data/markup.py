@@ -119,6 +119,8 @@ def strip_markup(line: str) -> tuple[str, list[_Span]]:
             after_space = words[-1] == " "
     if opened:
         raise DataError("a '[' is never closed; the line may be cut")
+    if len({(span.start, span.end) for span in spans}) < len(spans):
+        raise DataError("two phrases hold the same words; keep one of them")
     return "".join(parts).removesuffix(" "), spans
 
 
