@@ -1,0 +1,61 @@
+"""Files: reading what strangers wrote within bounds, writing all or nothing, and the user's cache folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from phrasechain.errors import DataError
+
+
+def reason(error: OSError) -> str:
+    """What the system says, without the path and the number: ``No such file or directory``."""
+    return error.strerror or str(error)
+
+
+def read_bounded(path: str | Path, limit: int) -> bytes:
+    """The file's bytes; a file of more than ``limit`` bytes is refused before it fills the memory."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a third of the time of Path.open, and there are many files
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    if len(data) > limit:
+        raise DataError(f"{path}: larger than {limit:,} bytes, so it is not what its name says; remove or replace it")
+    return data
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write to a temporary name in the same folder and rename: readers see the old file or the new one, whole."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101 - mkstemp makes it private
+        os.replace(temporary, path)  # noqa: PTH105
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def cache_folder() -> Path:
+    """``$PHRASECHAIN_CACHE``, or ``phrasechain`` in the platform's folder for caches. It need not exist yet."""
+    if chosen := os.environ.get("PHRASECHAIN_CACHE"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "phrasechain"
