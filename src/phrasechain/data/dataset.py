@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from phrasechain.data import index
 from phrasechain.data.flickr30k import CORRECTED, Compatibility, Layout, Problem, is_official, read_image, scan
+from phrasechain.data.index import Index, IndexBuilder, IndexedExamples, digest, index_path, load_index, save_index
 from phrasechain.data.jsonl import read_jsonl
-from phrasechain.data.markup import split_tokens
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.files import read_bounded
 from phrasechain.progress import track
@@ -38,7 +37,7 @@ class Dataset:
     images: tuple[str, ...]
     splits: dict[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
-    read: Callable[[Sequence[str]], list[Example]]  # passes over ids that cannot be used
+    read: Callable[[Sequence[str]], Sequence[Example]]  # passes over ids that cannot be used
 
     def ids(self, split: str | None = None) -> tuple[str, ...]:
         """The image ids of a split, in its order; of all images for ``None`` or ``"all"``."""
@@ -53,7 +52,7 @@ class Dataset:
         wanted = {None, *images}
         return [problem for problem in self.problems if problem.image in wanted]
 
-    def examples(self, split: str | None = None, on_error: OnError = "raise") -> list[Example]:
+    def examples(self, split: str | None = None, on_error: OnError = "raise") -> Sequence[Example]:
         """The images of a split; ``on_error="skip"`` leaves out what ``problems`` names instead of stopping at it."""
         wanted = self.ids(split)
         if on_error == "raise" and (found := self.problems_of(wanted)):
@@ -69,7 +68,7 @@ def load_examples(
     on_error: OnError = "raise",
     compatibility: Compatibility = CORRECTED,
     cache: Path | Literal[False] | None = None,
-) -> list[Example]:
+) -> Sequence[Example]:
     """The annotated images of a dataset, or of one of its splits; see :func:`open_dataset` for what is left out."""
     return open_dataset(data, compatibility=compatibility, cache=cache).examples(split, on_error)
 
@@ -123,26 +122,29 @@ def _with_fit_and_dev(splits: dict[str, tuple[str, ...]]) -> dict[str, tuple[str
 
 def _open_official(root: Path, compatibility: Compatibility, cache: Path | Literal[False] | None) -> Dataset:
     layout = scan(root)
-    key = f"{root.resolve()}\n{root}\n{astuple(compatibility)}"
-    kept = None if cache is False else index.cache_path(key, cache)
-    signature = _signature(layout)
-    columns = kept and index.load(kept, signature)
-    if not columns:
-        columns = _parse(layout, compatibility)
-        if kept:
-            index.save(kept, signature, columns)
+    index = _parse(layout, compatibility) if cache is False else _cached_index(layout, compatibility, cache)
     splits, problems = _read_splits(layout)
     problems += [
         Problem(image, f"{entry.path}: has no Sentences/{image}.txt; restore it")
         for image, entry in layout.annotations.items()
         if image not in layout.sentences
     ]
-    problems += [Problem(image, message) for image, message in columns["problems"]]
+    problems += [Problem(image, message) for image, message in index.problems]
 
-    def read(images: Sequence[str]) -> list[Example]:
-        return index.decode(columns, images, split_tokens, layout.photo)
+    def read(images: Sequence[str]) -> Sequence[Example]:
+        return IndexedExamples(index, images, layout.photos)
 
     return Dataset(root, tuple(layout.sentences), _with_fit_and_dev(splits), tuple(problems), read)
+
+
+def _cached_index(layout: Layout, compatibility: Compatibility, folder: Path | None) -> Index:
+    path = index_path(f"{layout.root.resolve()}\n{layout.root}\n{astuple(compatibility)}", folder)
+    signature = _signature(layout)
+    index = load_index(path, signature)
+    if index is None:
+        index = _parse(layout, compatibility)
+        save_index(path, signature, index)
+    return index
 
 
 def _signature(layout: Layout) -> str:
@@ -153,18 +155,18 @@ def _signature(layout: Layout) -> str:
         for entry in entries.values()
         for status in (entry.stat(),)
     ]
-    return index.digest("\n".join(rows).encode("utf-8", "surrogateescape"))
+    return digest("\n".join(rows).encode("utf-8", "surrogateescape"))
 
 
-def _parse(layout: Layout, compatibility: Compatibility) -> dict[str, Any]:
-    examples: list[Example] = []
-    problems: list[Problem] = []
+def _parse(layout: Layout, compatibility: Compatibility) -> Index:
+    builder = IndexBuilder()
     for image in track(layout.sentences, len(layout.sentences), f"Reading {layout.root.name}"):
-        example, found = read_image(layout, image, compatibility)
-        problems += found
+        example, problems = read_image(layout, image, compatibility)
+        for problem in problems:
+            builder.add_problem(image, problem.message)
         if example is not None:
-            examples.append(example)
-    return index.encode(examples) | {"problems": [(problem.image, problem.message) for problem in problems]}
+            builder.add(example)
+    return builder.build()
 
 
 def _read_splits(layout: Layout) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:

@@ -65,11 +65,7 @@ class Layout:
     root: Path
     sentences: dict[str, os.DirEntry[str]]
     annotations: dict[str, os.DirEntry[str]]
-    images: dict[str, os.DirEntry[str]]
-
-    def photo(self, image: str) -> Path | None:
-        entry = self.images.get(image)
-        return None if entry is None else Path(entry.path)
+    photos: dict[str, str]  # paths
 
 
 def is_official(root: Path) -> bool:
@@ -78,13 +74,12 @@ def is_official(root: Path) -> bool:
 
 def scan(root: Path) -> Layout:
     """List the dataset's files; the photos may be absent."""
-    images: dict[str, os.DirEntry[str]] = {}
-    for folder in IMAGE_FOLDERS:
-        if (root / folder).is_dir():
-            images = _list_files(root / folder, IMAGE_SUFFIXES)
-            break
+    folder = next((root / name for name in IMAGE_FOLDERS if (root / name).is_dir()), None)
+    photos = (
+        {} if folder is None else {image: entry.path for image, entry in _list_files(folder, IMAGE_SUFFIXES).items()}
+    )
     return Layout(
-        root, _list_files(root / "Sentences", (".txt",)), _list_files(root / "Annotations", (".xml",)), images
+        root, _list_files(root / "Sentences", (".txt",)), _list_files(root / "Annotations", (".xml",)), photos
     )
 
 
@@ -117,7 +112,9 @@ def read_image(layout: Layout, image: str, compatibility: Compatibility) -> tupl
         return None, [*problems, Problem(image, str(error))]
     if not captions:
         return None, [*problems, Problem(image, f"{path}: holds no caption; restore it")]
-    return Example(image, layout.photo(image), annotation.width, annotation.height, tuple(captions)), problems
+    photo = layout.photos.get(image)
+    path_of_photo = None if photo is None else Path(photo)
+    return Example(image, path_of_photo, annotation.width, annotation.height, tuple(captions)), problems
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, bytes]]:
