@@ -83,8 +83,8 @@ def test_each_error_is_of_one_kind() -> None:
     right = torch.tensor([False, True, False, False])
     kinds = mt.split_errors_xyxy(predicted, merged, right, near)
     assert {name: flags.tolist() for name, flags in kinds.items()} == {
-        "took another phrase of the same category": [True, False, False, False],  # before "another category"
-        "took another phrase of another category": [False, False, True, False],
+        "took another of the same category": [True, False, False, False],  # before "another category"
+        "took another of another category": [False, False, True, False],
         "other": [False, False, False, True],
     }
 

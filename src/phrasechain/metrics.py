@@ -119,8 +119,8 @@ def split_errors_xyxy(predicted: Tensor, merged: Tensor, right: Tensor, near: Ne
     different[near.phrase[took & ~near.shared]] = True
     wrong = ~right
     return {
-        "took another phrase of the same category": wrong & same,
-        "took another phrase of another category": wrong & different & ~same,
+        "took another of the same category": wrong & same,
+        "took another of another category": wrong & different & ~same,
         "other": wrong & ~same & ~different,
     }
 
