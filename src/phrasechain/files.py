@@ -59,3 +59,11 @@ def cache_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "phrasechain"
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {reason(error)}") from None
