@@ -26,7 +26,7 @@ from phrasechain.data.store import (
     read_manifest,
     shard_name,
 )
-from phrasechain.errors import DataError
+from phrasechain.errors import DataError, PhrasechainError
 from phrasechain.files import write_atomically
 from phrasechain.schema import Regions
 
@@ -122,7 +122,7 @@ class StoreWriter:
         try:
             self._write_shard()
         except OSError as error:
-            raise DataError(f"{self.path}: cannot write: {error.strerror}; mend it and run again") from error
+            raise PhrasechainError(f"{self.path}: cannot write: {error.strerror}; mend it and run again") from error
 
     def _write_shard(self) -> None:
         if self._is_finished:
