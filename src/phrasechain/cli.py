@@ -79,6 +79,47 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         raise DataError(f"{option} takes numbers with commas between them, such as 0.3,0.5, not {text!r}") from None
 
 
+@app.command("import-features")
+def import_features(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Feature files, or a folder of npz files.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    format: Annotated[str, typer.Option("--format", help="auto, tsv, ban or ddpn.")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="float16 or float32.")] = "float16",
+    ids: Annotated[
+        list[Path] | None,
+        typer.Option("--ids", metavar="PICKLE", help="BAN's image ids, one for each file [NAME_imgid2idx.pkl]."),
+    ] = None,
+    on_error: Annotated[str, typer.Option("--on-error", help="What a broken image does: stop or skip.")] = "stop",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N images.")] = None,
+    extractor: Annotated[
+        str, typer.Option("--extractor", help="A name for what made the features.")
+    ] = "bottom-up-attention",
+) -> None:
+    """Convert region features (bottom-up-attention TSV, BAN HDF5, DDPN npz) to a store.
+
+    Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from phrasechain.data.features import import_features as run
+
+    report = run(
+        files, out, format=format, dtype=dtype, ids=ids or (), on_error=on_error, limit=limit, extractor=extractor
+    )
+    table = Table("images", "count", title=f"{out}")
+    table.columns[1].justify = "right"
+    table.add_row("written", f"{report.written:,}")
+    table.add_row("already there", f"{report.already_there:,}")
+    table.add_row("met again (first kept)", f"{report.duplicates:,}")
+    table.add_row("broken, skipped", f"{report.skipped:,}")
+    Console().print(table)
+    for problem in report.problems:
+        typer.echo(f"skipped {problem}", err=True)
+    if report.skipped:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Run the command line; an error the user can mend is one line on stderr and status 2."""
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
-import tempfile
 from pathlib import Path
 
 from phrasechain.errors import DataError
@@ -28,24 +28,40 @@ def read_bounded(path: str | Path, limit: int) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary name in the same folder and rename: readers see the old file or the new one, whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write ``data`` to a temporary name in the same folder, force it to the disk and rename it to ``path``.
+
+    Readers see the old file or the new one, whole; whoever is killed while writing leaves the old one in place.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101 - mkstemp makes it private
-        os.replace(temporary, path)  # noqa: PTH105
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the folder's list of names to the disk, where the system can (Windows cannot, and need not)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def cache_folder() -> Path:
@@ -59,11 +75,3 @@ def cache_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "phrasechain"
-
-
-def write_output(path: Path, data: bytes) -> None:
-    """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
-    try:
-        write_atomically(path, data)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {reason(error)}") from None

@@ -158,7 +158,7 @@ def test_two_images_of_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phrasechain.data.jsonl.LINE_LIMIT", 1000)
+    monkeypatch.setattr("phrasechain.data.lines.LINE_LIMIT", 1000)
     path = tmp_path / "own.jsonl"
     path.write_bytes(b" " * 1001)
     with pytest.raises(DataError, match="longer than 1,000 bytes"):

@@ -6,20 +6,18 @@ apostrophes and hyphens) and single signs; white space separates. A phrase's tok
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from phrasechain.data.flickr30k import PIXEL_LIMIT, Problem
 from phrasechain.data.images import image_size
+from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import reason
 from phrasechain.schema import Box, Caption, Example, Phrase
 
-LINE_LIMIT = 16 << 20  # bytes
 DEFAULT_SPLIT = "train"
 IMAGE_KEYS = ("image", "id", "width", "height", "split", "captions")
 CAPTION_KEYS = ("text", "phrases")
@@ -42,9 +40,9 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
     examples: dict[str, Example] = {}
     splits: dict[str, list[str]] = {}
     problems: list[Problem] = []
-    for number, line in _read_lines(path):
+    for number, line in read_lines(path):
         try:
-            record = _parse(line)
+            record = _object(parse_json(line), IMAGE_KEYS, "the line")
             image = _image_id(record)
             if image in examples:
                 raise DataError(f'a second image with the id {image!r}; set another "id"')
@@ -56,40 +54,6 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
         examples[image] = example
         splits.setdefault(split, []).append(image)
     return list(examples.values()), {name: tuple(images) for name, images in splits.items()}, problems
-
-
-def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LINE_LIMIT + 1):
-                number += 1
-                if len(line) > LINE_LIMIT:
-                    raise DataError(f"{path}:{number}: the line is longer than {LINE_LIMIT:,} bytes; one image a line")
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if not line.isspace():
-                    yield number, line
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise DataError(f"{name} is not a number that JSON knows")
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
-    except DataError:
-        raise
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"broken JSON: {error.msg} at column {error.colno}") from None
-    except (ValueError, RecursionError):
-        raise DataError("broken JSON: a number of too many digits, or brackets nested too deeply") from None
-    return _object(record, IMAGE_KEYS, "the line")
 
 
 def _image_id(record: Mapping[str, Any]) -> str:
