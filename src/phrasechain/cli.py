@@ -36,6 +36,38 @@ def root(
 
 
 @app.command()
+def check(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="Region features: also say how they cover the phrases.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw the histograms of the paper's Figure 2 into this file.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+) -> None:
+    """Say what a dataset holds, and what is missing or broken.
+
+    Exit status: 0 the data can be used, 1 it cannot, 2 it cannot even be opened.
+    """
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.check import check_dataset
+    from phrasechain.check_report import check_dict, draw_figure, print_check
+
+    report = check_dataset(data, features)
+    print_check(report, Console())
+    if figure:
+        write_output(figure, draw_figure(report))
+    if json_path:
+        write_output(json_path, json.dumps(check_dict(report), indent=1).encode() + b"\n")
+    if not report.is_usable:
+        raise typer.Exit(1)
+
+
+@app.command()
 def evaluate(
     predictions: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Predictions, one phrase a line.")],
     data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
