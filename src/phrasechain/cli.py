@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from phrasechain import __version__
-from phrasechain.errors import PhrasechainError
+from phrasechain.errors import DataError, PhrasechainError
+from phrasechain.files import write_output
 
 app = typer.Typer(
     help="Finds, for every noun phrase of a caption, the region of the image that it names.",
@@ -32,6 +33,50 @@ def root(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command()
+def evaluate(
+    predictions: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Predictions, one phrase a line.")],
+    data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
+    split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
+    ] = None,
+    regime: Annotated[
+        str, typer.Option(help="Which phrases the chains of the file held: gold (those with a box) or all.")
+    ] = "gold",
+    convention: Annotated[
+        str, typer.Option(help="The pixels of the file's boxes: half_open, plus_one or raw.")
+    ] = "half_open",
+    thresholds: Annotated[str, typer.Option(help="IoU thresholds, with commas; 0.5 is always there.")] = "0.5",
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+    html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
+) -> None:
+    """Score predictions: every protocol with denominators and confidence intervals, caption 0 and all captions."""
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.evaluate import Protocol, evaluate_file
+    from phrasechain.report import print_report, report_dict, report_html
+
+    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
+    report = evaluate_file(predictions, data, split, protocol, against)
+    print_report(report, Console())
+    if json_path:
+        write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
+    if html_path:
+        write_output(html_path, report_html(report).encode())
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise DataError(f"{option} takes numbers with commas between them, such as 0.3,0.5, not {text!r}") from None
 
 
 @app.command("import-features")

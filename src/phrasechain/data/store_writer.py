@@ -70,7 +70,7 @@ class StoreWriter:
 
     def _start(self) -> None:
         if not (self.path / HEADER_NAME).exists():
-            strangers = {file.name for file in self.path.iterdir()} - {LOCK_NAME, f"{HEADER_NAME}.tmp"}
+            strangers = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"} - {LOCK_NAME}
             if strangers:
                 raise DataError(f"{self.path}: a folder that is no region store and not empty; choose another name")
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, None))
