@@ -222,3 +222,24 @@ def test_parts_that_do_not_fit_do_not_merge(tmp_path: Path):
     with pytest.raises(DataError, match="no stores"):
         merge_stores([], tmp_path / "whole")
     assert not (tmp_path / "whole").exists()
+
+
+@pytest.mark.parametrize("step", range(14))
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_death_at_every_point_where_the_disk_is_told_to_keep_something(tmp_path: Path, step: int):
+    """Three shards and the finish make 13 calls of fsync: die at each one, before it returns."""
+    images = [make_regions(name) for name in "abc"]
+    child = os.fork()
+    if child == 0:
+        calls = iter(range(100))
+        os.fsync = lambda _: os._exit(9) if next(calls) == step else None
+        write(tmp_path / "s", images, shard_bytes=1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if step < 13 else 0)
+    kept = FeatureStore.open(tmp_path / "s", partial=True) if step > 0 else ()
+    assert list(kept) == ["a", "b", "c"][: max(0, step - 1) // 3]
+    write(tmp_path / "s", images, shard_bytes=1)
+    store = FeatureStore.open(tmp_path / "s")
+    store.verify()
+    assert store.ids == ("a", "b", "c")
+    assert not list((tmp_path / "s").glob(".*.tmp"))

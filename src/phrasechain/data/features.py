@@ -16,6 +16,7 @@ from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import HEADER_NAME, read_header
 from phrasechain.data.store_writer import StoreWriter
 from phrasechain.errors import DataError, unknown_name
+from phrasechain.files import reason
 from phrasechain.progress import progress_bar
 from phrasechain.schema import Regions
 
@@ -107,7 +108,7 @@ def detect_format(file: Path) -> str:
         with file.open("rb") as stream:
             start = stream.read(8)
     except OSError as error:
-        raise DataError(f"{file}: cannot read: {error.strerror}") from error
+        raise DataError(f"{file}: cannot read: {reason(error)}") from error
     if start == _HDF5_MAGIC:
         return "ban"
     return "ddpn" if start.startswith(_ZIP_MAGIC) else "tsv"

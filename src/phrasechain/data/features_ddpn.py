@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,10 @@ from phrasechain.schema import Regions
 MAX_BYTES = 1 << 28  # of a file, and of an array in it
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, MemoryError, OverflowError)
+_BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, MemoryError, OverflowError),
+    *(SyntaxError, TokenError),
+)
 
 
 def open_ddpn(paths: Sequence[Path]) -> Source:

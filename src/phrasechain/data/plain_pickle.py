@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from phrasechain.errors import DataError
+from phrasechain.files import read_bounded
 
 MAX_BYTES = 1 << 26
 MAX_NUMBER = 1 << 60  # larger ones can be made to collide in a dict
@@ -31,13 +32,7 @@ def read_plain_pickle(path: Path) -> Any:
     Every instruction is held against a list first: those that name a class, call or build something are not on it, so
     nothing of the file can run. Python 2's byte strings become texts (Latin-1).
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{path}: cannot read: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise DataError(f"{path}: a pickle of more than {MAX_BYTES} bytes")
+    data = read_bounded(path, MAX_BYTES)
     try:
         _check_instructions(data)
         return _PlainUnpickler(io.BytesIO(data), encoding="latin1").load()

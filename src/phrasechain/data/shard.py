@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from phrasechain.errors import DataError
+from phrasechain.files import reason
 from phrasechain.schema import Regions
 
 BOX_CONVENTION = "x0 y0 x1 y1, continuous, 0-based, half-open, pixels of the image as displayed"
@@ -124,7 +125,7 @@ def read_shard(path: Path, info: StoreInfo) -> Shard:
         with path.open("rb") as file:
             return _read_shard(file, path, info)
     except OSError as error:
-        raise DataError(f"{path}: cannot read the shard: {error.strerror}") from error
+        raise DataError(f"{path}: cannot read the shard: {reason(error)}") from error
 
 
 def map_shard(shard: Shard) -> ShardArrays:

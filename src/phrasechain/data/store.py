@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from phrasechain.data.shard import Shard, ShardArrays, StoreInfo, map_shard, parse_json, read_shard
 from phrasechain.errors import DataError
+from phrasechain.files import read_bounded, reason
 from phrasechain.schema import Regions
 
 FORMAT = "phrasechain-store"
@@ -164,7 +165,7 @@ class FeatureStore:
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
-                raise DataError(f"{path}: cannot read the shard: {error.strerror}") from error
+                raise DataError(f"{path}: cannot read the shard: {reason(error)}") from error
             if digest != record.sha256:
                 raise DataError(f"{path}: the checksum is wrong, the shard is damaged; copy or write the store again")
 
@@ -189,7 +190,7 @@ def read_header(path: Path) -> tuple[StoreInfo, Totals | None]:
     file = path / HEADER_NAME
     if not file.is_file():
         raise DataError(f"{path}: not a region store, it has no {HEADER_NAME}; see phrasechain import-features")
-    header = parse_json(_read_bounded(file, _MAX_HEADER_BYTES), str(file))
+    header = parse_json(read_bounded(file, _MAX_HEADER_BYTES), str(file))
     if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise DataError(f"{file}: not the header of a region store")
     version = header.pop("version", None)
@@ -220,7 +221,7 @@ def read_manifest(path: Path) -> tuple[list[ShardRecord], int]:
     file = path / MANIFEST_NAME
     if not file.exists():
         return [], 0
-    data = _read_bounded(file, _MAX_MANIFEST_BYTES)
+    data = read_bounded(file, _MAX_MANIFEST_BYTES)
     complete = data.rfind(b"\n") + 1
     lines = data[:complete].splitlines()
     return [_record(line, number, file) for number, line in enumerate(lines)], complete
@@ -259,17 +260,6 @@ def _names(shard: Shard, places: NDArray[np.int32]) -> tuple[str, ...]:
     if (places < 0).any() or (places >= len(shard.vocabulary)).any():
         raise DataError(f"{shard.path}: a region's class name is not in the list of names")
     return tuple(shard.vocabulary[place] for place in places.tolist())
-
-
-def _read_bounded(file: Path, limit: int) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(limit + 1)
-    except OSError as error:
-        raise DataError(f"{file}: cannot read: {error.strerror}") from error
-    if len(data) > limit:
-        raise DataError(f"{file}: longer than {limit} bytes")
-    return data
 
 
 def _reopen(path: Path, partial: bool) -> FeatureStore:

@@ -27,7 +27,7 @@ from phrasechain.data.store import (
     shard_name,
 )
 from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.files import write_atomically
+from phrasechain.files import reason, write_atomically
 from phrasechain.schema import Regions
 
 LOCK_NAME = ".lock"
@@ -79,6 +79,8 @@ class StoreWriter:
             old, new = getattr(existing.info, field.name), getattr(self.info, field.name)
             if old != new:
                 raise DataError(f"{self.path}: the store has {field.name} {old!r}, not {new!r}; choose another name")
+        for leftover in self.path.glob(".*.tmp"):  # of a writer that was killed
+            leftover.unlink()
         records, complete = read_manifest(self.path)
         if (self.path / MANIFEST_NAME).exists():
             os.truncate(self.path / MANIFEST_NAME, complete)
@@ -122,7 +124,7 @@ class StoreWriter:
         try:
             self._write_shard()
         except OSError as error:
-            raise PhrasechainError(f"{self.path}: cannot write: {error.strerror}; mend it and run again") from error
+            raise PhrasechainError(f"{self.path}: cannot write: {reason(error)}; mend it and run again") from error
 
     def _write_shard(self) -> None:
         if self._is_finished:
@@ -186,7 +188,7 @@ def _locked(path: Path) -> FileLock:
     except Timeout as error:
         raise DataError(f"{path}: another process is writing this store; wait until it ends") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot write a store there: {error.strerror}") from error
+        raise DataError(f"{path}: cannot write a store there: {reason(error)}") from error
     return lock
 
 
