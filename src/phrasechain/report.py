@@ -86,7 +86,8 @@ def _headline(report: Report) -> str:
 
 def _title(section: Section) -> str:
     missing = f", {section.missing:,} without a prediction" if section.missing else ""
-    return f"{section.name}: {section.phrases:,} phrases, {section.captions:,} captions, {section.images:,} images{missing}"
+    counts = f"{section.phrases:,} phrases, {section.captions:,} captions, {section.images:,} images"
+    return f"{section.name}: {counts}{missing}"
 
 
 def _headings(report: Report) -> tuple[str, str, str, str]:

@@ -33,7 +33,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def parse_json(line: bytes) -> Any:
     """The value of one line of JSON; NaN and Infinity are refused."""
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        return json.loads(line.decode("utf-8").rstrip(), parse_constant=_refuse_constant)
     except DataError:
         raise
     except UnicodeDecodeError as error:

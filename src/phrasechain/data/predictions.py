@@ -17,6 +17,7 @@ from phrasechain.errors import DataError
 from phrasechain.files import write_output
 from phrasechain.schema import Box
 
+ID_LIMIT = 1000  # characters
 PIXEL_LIMIT = 1e6
 TOP_REGIONS = 10  # what R@1, R@5 and R@10 need
 
@@ -56,8 +57,8 @@ def read_predictions(path: Path) -> Iterator[Prediction]:
 
 def write_predictions(path: Path, predictions: Iterable[Prediction], top: int | None = TOP_REGIONS) -> None:
     """Write the file, all or nothing, with the first ``top`` regions of each phrase (``None``: all of them)."""
-    lines = (json.dumps(_record(prediction, top), ensure_ascii=False) for prediction in predictions)
-    write_output(path, b"".join(line.encode("utf-8") + b"\n" for line in lines))
+    lines = (json.dumps(_record(prediction, top)).encode() + b"\n" for prediction in predictions)
+    write_output(path, b"".join(lines))
 
 
 def _record(prediction: Prediction, top: int | None) -> dict[str, Any]:
@@ -76,8 +77,8 @@ def _prediction(record: Any, line: int) -> Prediction:
     if not isinstance(record, dict):
         raise DataError("the line is not a JSON object with image, caption, start, end, box and regions")
     image = record.get("image")
-    if not isinstance(image, str):
-        raise DataError('"image" is not a text, the image id')
+    if not isinstance(image, str) or len(image) > ID_LIMIT:
+        raise DataError(f'"image" is not a text of at most {ID_LIMIT} characters, the image id')
     caption, start, end = (_whole(record, key) for key in ("caption", "start", "end"))
     regions = record.get("regions", [])
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
