@@ -116,7 +116,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     problems += [] if store is None else _unfit_regions(examples.values(), store)
     if splits[ALL].boxed == 0:
         problems.append(f"{data}: no phrase has a box: there is nothing to learn from and nothing to score")
-    warnings += [f"image {image}: {len(boxes)} boxes reach outside it" for image, boxes in outside.items()]
+    warnings += [f"image {image}: boxes outside it: {len(boxes)}" for image, boxes in outside.items()]
     counts = [unexpected_count(dataset, name, split.boxed) for name, split in splits.items()]
     return CheckReport(
         data=str(data),

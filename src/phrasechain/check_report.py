@@ -29,7 +29,7 @@ def print_check(report: CheckReport, console: Console) -> None:
     console.print(f"{photos}, {report.boxes_outside:,} boxes outside their image", highlight=False)
     _print_messages(console, "[yellow]warning:[/]", report.warnings)
     _print_messages(console, "[red]problem:[/]", report.problems)
-    verdict = "usable" if report.is_usable else f"not usable: {len(report.problems):,} problems"
+    verdict = "usable" if report.is_usable else f"not usable (problems: {len(report.problems):,})"
     console.print(_plain(f"{report.data}: {verdict}"), highlight=False, markup=False, soft_wrap=True)
 
 
