@@ -12,6 +12,7 @@ import pytest
 
 from builders import make_caption, make_example
 from phrasechain import cli
+from phrasechain.data import dataset
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold, match_predictions
 from phrasechain.data.predictions import Prediction, write_predictions
@@ -180,6 +181,17 @@ def test_a_phrase_without_a_prediction_is_wrong_everywhere(convention: str) -> N
     assert section.figure("errors", "other").sum == 2
 
 
+def test_captions_without_a_scored_phrase_give_an_empty_section() -> None:
+    example = make_example("x", *ONE.captions[1:])
+    gold = collect_gold([example], "gold")
+    matched = match_predictions(gold, [Prediction("x", 1, 0, 5, (0, 0, 4, 4))])
+    first, every = score(gold, matched, matched, protocol=Protocol())
+    assert (first.phrases, first.images, first.comparisons) == (0, 0, ())
+    assert {row.mean.total for row in first.rows} == {0}
+    assert every.figure("accuracy at IoU 0.5", "any box").value == 1.0
+    assert [comparison.test.p_value for comparison in every.comparisons] == [1.0, 1.0]
+
+
 def test_without_regions_there_are_no_recall_figures() -> None:
     gold = collect_gold([ONE], "gold")
     section = next(score(gold, match_predictions(gold, [Prediction("x", 0, 0, 5, (0, 0, 4, 4))]), protocol=Protocol()))
@@ -285,6 +297,13 @@ def test_a_file_of_another_regime_is_noticed(folder: Path) -> None:
         assert len(report.warnings) == bool(expected)
         lengths = {row.name for row in report.sections[1].rows if row.table == "phrases in the caption"}
         assert lengths == ({"1"} if regime == "gold" else {"1", "2"})
+
+
+def test_an_unexpected_count_of_a_known_split_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "OFFICIAL_IMAGES", 2)
+    report = evaluate_file(folder / "ours.jsonl", folder / "data.jsonl", "test", Protocol())
+    (warning,) = report.warnings
+    assert "test has 2 phrases with a box where Flickr30k Entities has 14,481" in warning
 
 
 @pytest.mark.parametrize(

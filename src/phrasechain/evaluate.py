@@ -174,6 +174,7 @@ def _section(
         seed=protocol.seed,
         level=protocol.level,
     )
+    pairs = pairs if len(image) else []
     tests = [
         paired_test(
             mine.values[scope],
