@@ -1,6 +1,7 @@
 """Every figure against a plain loop over phrases, and the command against files on disk."""
 
 import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -329,6 +330,17 @@ def test_mistakes_are_one_line_and_status_2(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_is_no_text_is_shown_with_escapes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = folder / os.fsdecode(b"\xff.jsonl")
+    odd.write_bytes((folder / "ours.jsonl").read_bytes())
+    assert run(monkeypatch, "evaluate", odd, "--data", folder / "data.jsonl", "--html", folder / "out.html") == 0
+    assert "\\xff.jsonl on test" in capsys.readouterr().out
+    assert "\\xff.jsonl" in (folder / "out.html").read_text(encoding="utf-8")
 
 
 def test_text_from_files_is_not_taken_for_markup(
