@@ -1,6 +1,7 @@
 """Every figure against a plain loop over phrases, and the command against files on disk."""
 
 import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from builders import make_caption, make_example
 from phrasechain import cli
+from phrasechain.data import dataset
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold, match_predictions
 from phrasechain.data.predictions import Prediction, write_predictions
@@ -180,6 +182,17 @@ def test_a_phrase_without_a_prediction_is_wrong_everywhere(convention: str) -> N
     assert section.figure("errors", "other").sum == 2
 
 
+def test_captions_without_a_scored_phrase_give_an_empty_section() -> None:
+    example = make_example("x", *ONE.captions[1:])
+    gold = collect_gold([example], "gold")
+    matched = match_predictions(gold, [Prediction("x", 1, 0, 5, (0, 0, 4, 4))])
+    first, every = score(gold, matched, matched, protocol=Protocol())
+    assert (first.phrases, first.images, first.comparisons) == (0, 0, ())
+    assert {row.mean.total for row in first.rows} == {0}
+    assert every.figure("accuracy at IoU 0.5", "any box").value == 1.0
+    assert [comparison.test.p_value for comparison in every.comparisons] == [1.0, 1.0]
+
+
 def test_without_regions_there_are_no_recall_figures() -> None:
     gold = collect_gold([ONE], "gold")
     section = next(score(gold, match_predictions(gold, [Prediction("x", 0, 0, 5, (0, 0, 4, 4))]), protocol=Protocol()))
@@ -287,6 +300,13 @@ def test_a_file_of_another_regime_is_noticed(folder: Path) -> None:
         assert lengths == ({"1"} if regime == "gold" else {"1", "2"})
 
 
+def test_an_unexpected_count_of_a_known_split_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "OFFICIAL_IMAGES", 2)
+    report = evaluate_file(folder / "ours.jsonl", folder / "data.jsonl", "test", Protocol())
+    (warning,) = report.warnings
+    assert "test has 2 phrases with a box where Flickr30k Entities has 14,481" in warning
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -310,6 +330,17 @@ def test_mistakes_are_one_line_and_status_2(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_is_no_text_is_shown_with_escapes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = folder / os.fsdecode(b"\xff.jsonl")
+    odd.write_bytes((folder / "ours.jsonl").read_bytes())
+    assert run(monkeypatch, "evaluate", odd, "--data", folder / "data.jsonl", "--html", folder / "out.html") == 0
+    assert "\\xff.jsonl on test" in capsys.readouterr().out
+    assert "\\xff.jsonl" in (folder / "out.html").read_text(encoding="utf-8")
 
 
 def test_text_from_files_is_not_taken_for_markup(

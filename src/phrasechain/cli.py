@@ -97,11 +97,11 @@ def evaluate(
 
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
     report = evaluate_file(predictions, data, split, protocol, against)
-    print_report(report, Console())
     if json_path:
         write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
     if html_path:
         write_output(html_path, report_html(report).encode())
+    print_report(report, Console())
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:

@@ -1,6 +1,7 @@
 """Batches: what is packed, what is padded, and the targets against hand-computed numbers."""
 
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,12 @@ def test_moving_moves_every_tensor_and_keeps_the_words(batch: Batch) -> None:
             assert (after.device.type, after.shape, after.dtype) == ("meta", before.shape, before.dtype)
         else:
             assert after is before
+
+
+def test_a_batch_goes_through_a_pickle_as_worker_processes_need(batch: Batch) -> None:
+    copy = pickle.loads(pickle.dumps(batch))
+    assert copy.tokens == batch.tokens
+    assert torch.equal(copy.iou, batch.iou)
 
 
 def test_order_and_company_do_not_change_an_image_s_overlaps(batch: Batch) -> None:

@@ -60,7 +60,15 @@ def test_the_writer_keeps_the_first_regions(tmp_path: Path) -> None:
         assert found.region_boxes[:, 0].tolist() == list(range(count))
 
 
-def test_the_documented_line_is_read(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (tmp_path / "p.jsonl").write_text(page.split("```json\n")[1].split("```")[0], encoding="utf-8")
+    (found,) = read_predictions(tmp_path / "p.jsonl")
+    assert found.key == ("1000092795", 0, 0, 15)
+    assert found.probabilities.tolist() == [0.71, 0.2]
+
+
+def test_line_ends_empty_lines_and_further_keys_are_fine(tmp_path: Path) -> None:
     path = written(tmp_path / "p.jsonl", GOOD | {"regions": REGIONS, "system": "ours"})
     path.write_bytes(b"\xef\xbb\xbf\r\n" + path.read_bytes().replace(b"\n", b"\r\n") + b"\n  \n")
     (found,) = read_predictions(path)

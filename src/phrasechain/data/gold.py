@@ -147,7 +147,7 @@ def match_predictions(gold: Gold, predictions: Iterable[Prediction], source: str
             boxes[row] = prediction.box
             regions[row] = prediction.region_boxes
     if not seen:
-        raise DataError(f"{source}: none of its {unknown:,} predictions is for a phrase of this data and split")
+        raise DataError(f"{source}: none of its {unknown:,} predictions is for a phrase of this data; is it the split?")
     return Matched(
         found=torch.tensor([key in seen for key, row in gold.rows.items() if row != UNSCORED], dtype=torch.bool),
         boxes=torch.from_numpy(boxes),
