@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -63,7 +64,8 @@ class StoreWriter:
         self._waiting_bytes = 0
         self._lock = _locked(self.path)
         try:
-            self._start()
+            with _disk(self.path):
+                self._start()
         except BaseException:
             self._lock.release()
             raise
@@ -121,10 +123,8 @@ class StoreWriter:
         """Write the images that wait in memory as a shard, even if it is small."""
         if not self._waiting:
             return
-        try:
+        with _disk(self.path):
             self._write_shard()
-        except OSError as error:
-            raise PhrasechainError(f"{self.path}: cannot write: {reason(error)}; mend it and run again") from error
 
     def _write_shard(self) -> None:
         if self._is_finished:
@@ -141,7 +141,8 @@ class StoreWriter:
     def finish(self) -> None:
         """Write what waits and declare the store complete."""
         self.flush()
-        write_atomically(self.path / HEADER_NAME, encode_header(self.info, self._written))
+        with _disk(self.path):
+            write_atomically(self.path / HEADER_NAME, encode_header(self.info, self._written))
         self._is_finished = True
 
     def close(self) -> None:
@@ -190,6 +191,15 @@ def _locked(path: Path) -> FileLock:
     except OSError as error:
         raise DataError(f"{path}: cannot write a store there: {reason(error)}") from error
     return lock
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """A full or broken disk in one line. It is no ``DataError``: the image at hand is not to blame."""
+    try:
+        yield
+    except OSError as error:
+        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from error
 
 
 def _append_line(path: Path, line: str) -> None:
