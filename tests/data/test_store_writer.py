@@ -261,3 +261,32 @@ def test_a_full_disk_is_one_line_and_loses_no_shard(tmp_path: Path, monkeypatch:
     assert not isinstance(caught.value, DataError)  # or an import would skip image after image
     writer.close()
     assert FeatureStore.open(tmp_path / "s", partial=True).ids == ("a", "b")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("step", range(2, 13))
+def test_an_interrupt_while_writing_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, error: BaseException
+):
+    """The same points as above, but the process lives on and closes its writer."""
+    calls = iter(range(100))
+    added = []
+
+    def interrupted(_: int) -> None:
+        if next(calls) == step:
+            raise error
+
+    def add_all() -> None:
+        with StoreWriter(tmp_path / "s", INFO, shard_bytes=1) as writer:
+            for name in "abc":
+                added.append(name)
+                writer.add(make_regions(name))
+            writer.finish()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises((KeyboardInterrupt, PhrasechainError)):
+            add_all()
+    store = FeatureStore.open(tmp_path / "s", partial=True)
+    store.verify()
+    assert list(store) == added
