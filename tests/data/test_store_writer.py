@@ -1,5 +1,6 @@
 """Writing a store: resumed, killed, refused, merged."""
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from store_helpers import INFO, assert_same, fails, make_regions, write
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter, merge_stores
-from phrasechain.errors import DataError
+from phrasechain.errors import DataError, PhrasechainError
 from phrasechain.schema import Regions
 
 
@@ -243,3 +244,49 @@ def test_death_at_every_point_where_the_disk_is_told_to_keep_something(tmp_path:
     store.verify()
     assert store.ids == ("a", "b", "c")
     assert not list((tmp_path / "s").glob(".*.tmp"))
+
+
+def test_a_full_disk_is_one_line_and_loses_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path / "s", [make_regions("a")])
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = StoreWriter(tmp_path / "s", INFO)
+    writer.add(make_regions("b"))
+    with monkeypatch.context() as patch:
+        patch.setattr("phrasechain.data.store_writer.write_atomically", full)
+        with pytest.raises(PhrasechainError, match="cannot write: No space left on device; mend it") as caught:
+            writer.finish()
+    assert not isinstance(caught.value, DataError)  # or an import would skip image after image
+    writer.close()
+    assert FeatureStore.open(tmp_path / "s", partial=True).ids == ("a", "b")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("step", range(2, 13))
+def test_an_interrupt_while_writing_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, error: BaseException
+):
+    """The same points as above, but the process lives on and closes its writer."""
+    calls = iter(range(100))
+    added = []
+
+    def interrupted(_: int) -> None:
+        if next(calls) == step:
+            raise error
+
+    def add_all() -> None:
+        with StoreWriter(tmp_path / "s", INFO, shard_bytes=1) as writer:
+            for name in "abc":
+                added.append(name)
+                writer.add(make_regions(name))
+            writer.finish()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises((KeyboardInterrupt, PhrasechainError)):
+            add_all()
+    store = FeatureStore.open(tmp_path / "s", partial=True)
+    store.verify()
+    assert list(store) == added

@@ -23,7 +23,7 @@ from phrasechain.errors import DataError
 from phrasechain.schema import Regions
 
 MAX_IMAGES = 10_000_000
-MAX_CHUNK_VALUES = 1 << 26
+MAX_VALUES = 1 << 26  # of one image, and of a piece that HDF5 reads at once
 _WIDTHS = {"image_features": None, "image_bb": 4, "spatial_features": 6}
 
 
@@ -64,7 +64,9 @@ def image_size(boxes: NDArray[np.floating], spatial: NDArray[np.floating]) -> tu
         share = float(spatial[widest, axis])
         estimate = float(boxes[widest, axis]) / share if share > 0 else 0.0
         side = round(estimate) if np.isfinite(estimate) else 0
-        shares_fit = np.allclose(spatial[:, [axis - 2, axis]] * side, boxes[:, [axis - 2, axis]], rtol=1e-3, atol=0.05)
+        ends = [axis - 2, axis]
+        with np.errstate(all="ignore"):  # what is not finite does not agree
+            shares_fit = np.allclose(spatial[:, ends] * side, boxes[:, ends], rtol=1e-3, atol=0.05)
         if side < 1 or not shares_fit:
             raise DataError(f"spatial_features and image_bb do not agree on the {name} of the image")
         sides.append(side)
@@ -100,7 +102,7 @@ def _dataset(hdf5: Any, name: str, width: int | None, file: Path) -> Any:
     data = hdf5[name]
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.dtype.kind not in "fiu":
         raise DataError(f"{file}: {name!r} is not an array of numbers within this file")
-    if int(np.prod(data.chunks or (1,), dtype=object)) > MAX_CHUNK_VALUES:
+    if int(np.prod(data.chunks or (1,), dtype=object)) > MAX_VALUES:
         raise DataError(f"{file}: {name!r} is stored in pieces of {data.chunks}, too large to read one by one")
     if width is not None and (data.ndim < 2 or data.shape[-1] != width):
         raise DataError(f"{file}: {name!r} has shape {data.shape}, its last side must be {width}")
@@ -137,6 +139,8 @@ def _load(image: str, row: int, arrays: dict[str, Any], bounds: NDArray[np.integ
         where, count = slice(start, end), end - start
     if not 1 <= count <= MAX_REGIONS:
         raise DataError(f"the image has {count} regions; it must have 1 to {MAX_REGIONS}")
+    if count * arrays["image_features"].shape[-1] > MAX_VALUES:
+        raise DataError(f"the image has more than {MAX_VALUES} feature values")
     try:
         features, boxes, spatial = (arrays[name][where] for name in _WIDTHS)
     except OSError as error:

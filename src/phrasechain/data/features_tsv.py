@@ -50,7 +50,7 @@ def _file_entries(file: Path, before: int) -> Iterator[Entry]:
                 yield broken_entry(where, f"a line of more than {MAX_LINE_BYTES} bytes", before + raw.tell())
             elif not line:
                 return
-            elif line.strip():
+            elif not line.isspace():
                 yield _line_entry(line, where, before + raw.tell())
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -50,11 +51,13 @@ class StoreInfo:
 
     def __post_init__(self) -> None:
         if type(self.dimension) is not int or not 1 <= self.dimension <= MAX_DIMENSION:
-            raise DataError(f"the feature dimension must be a number from 1 to {MAX_DIMENSION}, not {self.dimension!r}")
-        if self.dtype not in DTYPES:
-            raise DataError(f"features are stored as {' or '.join(DTYPES)}, not {self.dtype!r}")
+            raise DataError(
+                f"the feature dimension must be a number from 1 to {MAX_DIMENSION}, not {short(self.dimension)}"
+            )
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
+            raise DataError(f"features are stored as {' or '.join(DTYPES)}, not {short(self.dtype)}")
         if self.box_convention != BOX_CONVENTION:
-            raise DataError(f"the box convention must be {BOX_CONVENTION!r}, not {self.box_convention!r}")
+            raise DataError(f"the box convention must be {BOX_CONVENTION!r}, not {short(self.box_convention)}")
         if not isinstance(self.extractor, str) or not isinstance(self.weights_sha256, str | None):
             raise DataError("the extractor's name and the hash of its weights must be texts")
         if type(self.has_objectness) is not bool or type(self.has_names) is not bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,9 @@ class FeatureStore:
                 f"{path}: the store is unfinished, {count} images so far; run the command that writes it once more"
             )
         if totals is not None and totals != Totals(len(records), sum(record.images for record in records)):
-            raise DataError(f"{path / MANIFEST_NAME}: does not list the {totals.shards} shards of the finished store")
+            raise DataError(
+                f"{path / MANIFEST_NAME}: does not list the {short(totals.shards)} shards of the finished store"
+            )
         return cls(path, info, records, totals is not None)
 
     def __len__(self) -> int:
@@ -195,7 +198,9 @@ def read_header(path: Path) -> tuple[StoreInfo, Totals | None]:
         raise DataError(f"{file}: not the header of a region store")
     version = header.pop("version", None)
     if version != VERSION:
-        raise DataError(f"{file}: format version {version!r}, this phrasechain reads {VERSION}; write the store again")
+        raise DataError(
+            f"{file}: format version {short(version)}, this phrasechain reads {VERSION}; write the store again"
+        )
     totals = header.pop("finished", None)
     try:
         info = StoreInfo(**header)

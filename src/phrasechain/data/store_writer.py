@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +38,16 @@ MAX_TEXT = 512  # code points of an image id or a class name
 _MAX_SIDE = 2**31 - 1
 
 
+@dataclass(slots=True)
+class _Progress:
+    """What is on the disk and what waits in memory; replaced in one step, so that an interrupt finds both agreeing."""
+
+    written: Totals
+    manifest_bytes: int
+    waiting: list[Regions] = field(default_factory=list)
+    waiting_bytes: int = 0
+
+
 class StoreWriter:
     """Writes a store, or goes on with one that exists.
 
@@ -59,11 +70,10 @@ class StoreWriter:
         self.path = Path(path)
         self.info = info
         self._shard_bytes = shard_bytes
-        self._waiting: list[Regions] = []
-        self._waiting_bytes = 0
         self._lock = _locked(self.path)
         try:
-            self._start()
+            with _disk(self.path):
+                self._start()
         except BaseException:
             self._lock.release()
             raise
@@ -75,16 +85,14 @@ class StoreWriter:
                 raise DataError(f"{self.path}: a folder that is no region store and not empty; choose another name")
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, None))
         existing = FeatureStore.open(self.path, partial=True)
-        for field in fields(StoreInfo):
-            old, new = getattr(existing.info, field.name), getattr(self.info, field.name)
+        for part in fields(StoreInfo):
+            old, new = getattr(existing.info, part.name), getattr(self.info, part.name)
             if old != new:
-                raise DataError(f"{self.path}: the store has {field.name} {old!r}, not {new!r}; choose another name")
+                raise DataError(f"{self.path}: the store has {part.name} {old!r}, not {new!r}; choose another name")
         for leftover in self.path.glob(".*.tmp"):  # of a writer that was killed
             leftover.unlink()
         records, complete = read_manifest(self.path)
-        if (self.path / MANIFEST_NAME).exists():
-            os.truncate(self.path / MANIFEST_NAME, complete)
-        self._written = Totals(len(records), len(existing))
+        self._progress = _Progress(Totals(len(records), len(existing)), complete)
         self._is_finished = existing.is_finished
         self._images = set(existing.ids)
 
@@ -111,37 +119,36 @@ class StoreWriter:
             return False
         ready = _ready(regions, self.info)
         self._images.add(ready.image)
-        self._waiting.append(ready)
-        self._waiting_bytes += _weight(ready)
-        if self._waiting_bytes >= self._shard_bytes:
+        self._progress.waiting.append(ready)
+        self._progress.waiting_bytes += _weight(ready)
+        if self._progress.waiting_bytes >= self._shard_bytes:
             self.flush()
         return True
 
     def flush(self) -> None:
         """Write the images that wait in memory as a shard, even if it is small."""
-        if not self._waiting:
+        if not self._progress.waiting:
             return
-        try:
+        with _disk(self.path):
             self._write_shard()
-        except OSError as error:
-            raise PhrasechainError(f"{self.path}: cannot write: {reason(error)}; mend it and run again") from error
 
     def _write_shard(self) -> None:
         if self._is_finished:
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, None))
             self._is_finished = False
-        data = encode_shard(self._waiting, self.info)
-        name = shard_name(self._written.shards)
+        written, images = self._progress.written, self._progress.waiting
+        data = encode_shard(images, self.info)
+        name = shard_name(written.shards)
         write_atomically(self.path / name, data)
-        record = ShardRecord(name, len(data), hashlib.sha256(data).hexdigest(), len(self._waiting))
-        _append_line(self.path / MANIFEST_NAME, json.dumps(asdict(record)))
-        self._written = Totals(self._written.shards + 1, self._written.images + len(self._waiting))
-        self._waiting, self._waiting_bytes = [], 0
+        record = ShardRecord(name, len(data), hashlib.sha256(data).hexdigest(), len(images))
+        end = _write_line(self.path / MANIFEST_NAME, json.dumps(asdict(record)), self._progress.manifest_bytes)
+        self._progress = _Progress(Totals(written.shards + 1, written.images + len(images)), end)
 
     def finish(self) -> None:
         """Write what waits and declare the store complete."""
         self.flush()
-        write_atomically(self.path / HEADER_NAME, encode_header(self.info, self._written))
+        with _disk(self.path):
+            write_atomically(self.path / HEADER_NAME, encode_header(self.info, self._progress.written))
         self._is_finished = True
 
     def close(self) -> None:
@@ -192,11 +199,25 @@ def _locked(path: Path) -> FileLock:
     return lock
 
 
-def _append_line(path: Path, line: str) -> None:
-    with path.open("ab") as file:
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """A full or broken disk in one line. It is no ``DataError``: the image at hand is not to blame."""
+    try:
+        yield
+    except OSError as error:
+        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from error
+
+
+def _write_line(path: Path, line: str, start: int) -> int:
+    """Write a line at byte ``start``, the end of the complete ones: what an attempt cut short left there goes."""
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(start)
+        file.seek(start)
         file.write(line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+        return file.tell()
 
 
 def _weight(regions: Regions) -> int:
