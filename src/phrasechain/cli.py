@@ -58,11 +58,11 @@ def check(
     from phrasechain.check_report import check_dict, draw_figure, print_check
 
     report = check_dataset(data, features)
-    print_check(report, Console())
     if figure:
         write_output(figure, draw_figure(report))
     if json_path:
         write_output(json_path, json.dumps(check_dict(report), indent=1).encode() + b"\n")
+    print_check(report, Console())
     if not report.is_usable:
         raise typer.Exit(1)
 
