@@ -1,8 +1,4 @@
-"""The one door to annotated data: a folder in the official layout or a JSON-lines file, whole or by split.
-
->>> "dev" if is_dev("1000268201") else "fit"
-'fit'
-"""
+"""The one door to annotated data: a folder in the official layout or a JSON-lines file, whole or by split."""
 
 from __future__ import annotations
 
@@ -96,7 +92,11 @@ def open_dataset(
 
 
 def is_dev(image: str) -> bool:
-    """Whether an image of ``train`` is in ``dev`` (one in six) rather than ``fit``: by a hash of its id, for ever."""
+    """Whether an image of ``train`` is in ``dev`` (one in six) rather than ``fit``: by a hash of its id, for ever.
+
+    >>> is_dev("1000"), is_dev("1001")
+    (True, False)
+    """
     return int.from_bytes(blake2b(image.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big") % 6 == 0
 
 
