@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from phrasechain import __version__
-from phrasechain.errors import PhrasechainError
+from phrasechain.errors import DataError, PhrasechainError
+from phrasechain.files import write_output
 
 app = typer.Typer(
     help="Finds, for every noun phrase of a caption, the region of the image that it names.",
@@ -31,6 +33,123 @@ def root(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command()
+def check(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="Region features: also say how they cover the phrases.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw the histograms of the paper's Figure 2 into this file.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+) -> None:
+    """Say what a dataset holds, and what is missing or broken.
+
+    Exit status: 0 the data can be used, 1 it cannot, 2 it cannot even be opened.
+    """
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.check import check_dataset
+    from phrasechain.check_report import check_dict, draw_figure, print_check
+
+    report = check_dataset(data, features)
+    if figure:
+        write_output(figure, draw_figure(report))
+    if json_path:
+        write_output(json_path, json.dumps(check_dict(report), indent=1).encode() + b"\n")
+    print_check(report, Console())
+    if not report.is_usable:
+        raise typer.Exit(1)
+
+
+@app.command()
+def evaluate(
+    predictions: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Predictions, one phrase a line.")],
+    data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
+    split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
+    ] = None,
+    regime: Annotated[
+        str, typer.Option(help="Which phrases the chains of the file held: gold (those with a box) or all.")
+    ] = "gold",
+    convention: Annotated[
+        str, typer.Option(help="The pixels of the file's boxes: half_open, plus_one or raw.")
+    ] = "half_open",
+    thresholds: Annotated[str, typer.Option(help="IoU thresholds, with commas; 0.5 is always there.")] = "0.5",
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+    html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
+) -> None:
+    """Score predictions: every protocol with denominators and confidence intervals, caption 0 and all captions."""
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.evaluate import Protocol, evaluate_file
+    from phrasechain.report import print_report, report_dict, report_html
+
+    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
+    report = evaluate_file(predictions, data, split, protocol, against)
+    if json_path:
+        write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
+    if html_path:
+        write_output(html_path, report_html(report).encode())
+    print_report(report, Console())
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise DataError(f"{option} takes numbers with commas between them, such as 0.3,0.5, not {text!r}") from None
+
+
+@app.command("import-features")
+def import_features(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Feature files, or a folder of npz files.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    format: Annotated[str, typer.Option("--format", help="auto, tsv, ban or ddpn.")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="float16 or float32.")] = "float16",
+    ids: Annotated[
+        list[Path] | None,
+        typer.Option("--ids", metavar="PICKLE", help="BAN's image ids, one for each file [NAME_imgid2idx.pkl]."),
+    ] = None,
+    on_error: Annotated[str, typer.Option("--on-error", help="What a broken image does: stop or skip.")] = "stop",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N images.")] = None,
+    extractor: Annotated[
+        str, typer.Option("--extractor", help="A name for what made the features.")
+    ] = "bottom-up-attention",
+) -> None:
+    """Convert region features (bottom-up-attention TSV, BAN HDF5, DDPN npz) to a store.
+
+    Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from phrasechain.data.features import import_features as run
+
+    report = run(
+        files, out, format=format, dtype=dtype, ids=ids or (), on_error=on_error, limit=limit, extractor=extractor
+    )
+    table = Table("images", "count", title=f"{out}")
+    table.columns[1].justify = "right"
+    table.add_row("written", f"{report.written:,}")
+    table.add_row("already there", f"{report.already_there:,}")
+    table.add_row("met again (first kept)", f"{report.duplicates:,}")
+    table.add_row("broken, skipped", f"{report.skipped:,}")
+    Console().print(table)
+    for problem in report.problems:
+        typer.echo(f"skipped {problem}", err=True)
+    if report.skipped:
+        raise typer.Exit(1)
 
 
 def main() -> None:

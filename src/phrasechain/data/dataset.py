@@ -1,0 +1,193 @@
+"""The one door to annotated data: a folder in the official layout or a JSON-lines file, whole or by split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+from phrasechain.data.flickr30k import CORRECTED, Compatibility, Layout, Problem, is_official, read_image, scan
+from phrasechain.data.index import Index, IndexBuilder, IndexedExamples, digest, index_path, load_index, save_index
+from phrasechain.data.jsonl import read_jsonl
+from phrasechain.errors import DataError, unknown_name
+from phrasechain.files import read_bounded
+from phrasechain.progress import track
+from phrasechain.schema import Example
+
+OnError = Literal["raise", "skip"]
+ALL = "all"
+SPLIT_FILES = ("train", "val", "test", "fit", "dev")
+SPLIT_LIMIT = 64 << 20  # bytes
+#: Flickr30k Entities: its images, and the phrases with a box in its two splits for reporting.
+OFFICIAL_IMAGES = 31_783
+OFFICIAL_BOXED_PHRASES = {"val": 14_433, "test": 14_481}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What is where: the ids of all images and of each split, what cannot be used, and a way to the rest."""
+
+    path: Path
+    images: tuple[str, ...]
+    splits: dict[str, tuple[str, ...]]
+    problems: tuple[Problem, ...]
+    read: Callable[[Sequence[str]], Sequence[Example]]  # passes over ids that cannot be used
+
+    def ids(self, split: str | None = None) -> tuple[str, ...]:
+        """The image ids of a split, in its order; of all images for ``None`` or ``"all"``."""
+        if split is None or split == ALL:
+            return self.images
+        if split not in self.splits:
+            raise DataError(f"{self.path}: {unknown_name('split', split, [*self.splits, ALL])}")
+        return self.splits[split]
+
+    def problems_of(self, images: Iterable[str]) -> list[Problem]:
+        """What is wrong with these images, and what is wrong with nobody knows which."""
+        wanted = {None, *images}
+        return [problem for problem in self.problems if problem.image in wanted]
+
+    def examples(self, split: str | None = None, on_error: OnError = "raise") -> Sequence[Example]:
+        """The images of a split; ``on_error="skip"`` leaves out what ``problems`` names instead of stopping at it."""
+        wanted = self.ids(split)
+        if on_error == "raise" and (found := self.problems_of(wanted)):
+            more = f" (and {len(found) - 1:,} more: phrasechain check lists them)" if len(found) > 1 else ""
+            raise DataError(f"{found[0].message}{more}")
+        return self.read(wanted)
+
+
+def load_examples(
+    data: Path | str,
+    split: str | None = None,
+    *,
+    on_error: OnError = "raise",
+    compatibility: Compatibility = CORRECTED,
+    cache: Path | Literal[False] | None = None,
+) -> Sequence[Example]:
+    """The annotated images of a dataset, or of one of its splits; see :func:`open_dataset` for what is left out."""
+    return open_dataset(data, compatibility=compatibility, cache=cache).examples(split, on_error)
+
+
+def open_dataset(
+    data: Path | str,
+    *,
+    compatibility: Compatibility = CORRECTED,
+    cache: Path | Literal[False] | None = None,
+) -> Dataset:
+    """Open a folder in the official layout or a ``.jsonl`` file.
+
+    ``cache`` is a folder for the index of an official layout (the user's cache folder by default), or ``False``.
+    """
+    path = Path(data)
+    if path.is_dir() and is_official(path):
+        return _open_official(path, compatibility, cache)
+    if path.is_file() and path.suffix == ".jsonl":
+        examples, splits, problems = read_jsonl(path)
+        by_id = {example.image: example for example in examples}
+        return Dataset(path, tuple(by_id), _with_fit_and_dev(splits), tuple(problems), lambda ids: _pick(by_id, ids))
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    raise DataError(f"{path}: no dataset: it is a folder that holds Sentences/ and Annotations/, or a .jsonl file")
+
+
+def is_dev(image: str) -> bool:
+    """Whether an image of ``train`` is in ``dev`` (one in six) rather than ``fit``: by a hash of its id, for ever.
+
+    >>> is_dev("1000"), is_dev("1001")
+    (True, False)
+    """
+    return int.from_bytes(blake2b(image.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big") % 6 == 0
+
+
+def unexpected_count(dataset: Dataset, split: str, boxed_phrases: int) -> str | None:
+    """A warning if a split of the full Flickr30k Entities has another number of phrases with a box than it should."""
+    known = OFFICIAL_BOXED_PHRASES.get(split)
+    if known is None or known == boxed_phrases or len(dataset.images) != OFFICIAL_IMAGES:
+        return None
+    return f"{split} has {boxed_phrases:,} phrases with a box where Flickr30k Entities has {known:,}"
+
+
+def _pick(examples: Mapping[str, Example], images: Sequence[str]) -> list[Example]:
+    return [examples[image] for image in images if image in examples]
+
+
+def _with_fit_and_dev(splits: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    if "train" not in splits or "fit" in splits or "dev" in splits:
+        return splits
+    fit = tuple(image for image in splits["train"] if not is_dev(image))
+    dev = tuple(image for image in splits["train"] if is_dev(image))
+    return splits | {"fit": fit, "dev": dev}
+
+
+def _open_official(root: Path, compatibility: Compatibility, cache: Path | Literal[False] | None) -> Dataset:
+    layout = scan(root)
+    index = _parse(layout, compatibility) if cache is False else _cached_index(layout, compatibility, cache)
+    splits, problems = _read_splits(layout)
+    problems += [
+        Problem(image, f"{entry.path}: has no Sentences/{image}.txt; restore it")
+        for image, entry in layout.annotations.items()
+        if image not in layout.sentences
+    ]
+    problems += [Problem(image, message) for image, message in index.problems]
+
+    def read(images: Sequence[str]) -> Sequence[Example]:
+        return IndexedExamples(index, images, layout.photos)
+
+    return Dataset(root, tuple(layout.sentences), _with_fit_and_dev(splits), tuple(problems), read)
+
+
+def _cached_index(layout: Layout, compatibility: Compatibility, folder: Path | None) -> Index:
+    path = index_path(f"{layout.root.resolve()}\n{layout.root}\n{astuple(compatibility)}", folder)
+    signature = _signature(layout)
+    index = load_index(path, signature)
+    if index is None:
+        index = _parse(layout, compatibility)
+        save_index(path, signature, index)
+    return index
+
+
+def _signature(layout: Layout) -> str:
+    """Changes whenever a file of the captions or annotations comes, goes, or is written to."""
+    rows = [
+        f"{entry.name}/{status.st_size}/{status.st_mtime_ns}"
+        for entries in (layout.sentences, layout.annotations)
+        for entry in entries.values()
+        for status in (entry.stat(),)
+    ]
+    return digest("\n".join(rows).encode("utf-8", "surrogateescape"))
+
+
+def _parse(layout: Layout, compatibility: Compatibility) -> Index:
+    builder = IndexBuilder()
+    for image in track(layout.sentences, len(layout.sentences), f"Reading {layout.root.name}"):
+        example, problems = read_image(layout, image, compatibility)
+        for problem in problems:
+            builder.add_problem(image, problem.message)
+        if example is not None:
+            builder.add(example)
+    return builder.build()
+
+
+def _read_splits(layout: Layout) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+    splits: dict[str, tuple[str, ...]] = {}
+    problems: list[Problem] = []
+    for name in SPLIT_FILES:
+        path = layout.root / f"{name}.txt"
+        if not path.is_file():
+            continue
+        images: dict[str, int] = {}
+        lines = read_bounded(path, SPLIT_LIMIT).decode("utf-8-sig", "backslashreplace").split("\n")
+        for number, line in enumerate(lines, start=1):
+            image = line.strip()
+            if image and images.setdefault(image, number) != number:
+                problems.append(
+                    Problem(image, f"{path}:{number}: {image} again, after line {images[image]}; remove it")
+                )
+            elif image and image not in layout.sentences:
+                missing = layout.root / "Sentences" / f"{image}.txt"
+                problems.append(
+                    Problem(image, f"{path}:{number}: {image} is listed but {missing} is missing; restore it")
+                )
+        splits[name] = tuple(images)
+    return splits, problems

@@ -1,0 +1,181 @@
+"""One's own data as JSON lines, one image each; docs/data.md describes the format.
+
+The text of a caption is kept as given. Its tokens are words (letters, digits and underscores, joined inside by
+apostrophes and hyphens) and single signs; white space separates. A phrase's tokens are those that its characters touch.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phrasechain.data.flickr30k import PIXEL_LIMIT, Problem
+from phrasechain.data.images import image_size
+from phrasechain.data.lines import parse_json, read_lines
+from phrasechain.errors import DataError, unknown_name
+from phrasechain.schema import Box, Caption, Example, Phrase
+
+DEFAULT_SPLIT = "train"
+IMAGE_KEYS = ("image", "id", "width", "height", "split", "captions")
+CAPTION_KEYS = ("text", "phrases")
+PHRASE_KEYS = ("start", "end", "boxes", "categories", "entity")
+_TOKEN = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def tokenise(text: str) -> list[tuple[int, int]]:
+    """The tokens of a caption as spans of its characters.
+
+    >>> [text[i:j] for text in ["The boy's well-worn hat."] for i, j in tokenise(text)]
+    ['The', "boy's", 'well-worn', 'hat', '.']
+    """
+    return [match.span() for match in _TOKEN.finditer(text)]
+
+
+def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], list[Problem]]:
+    """The images of the lines that can be used, the ids of each split, and what is wrong with the other lines."""
+    examples: dict[str, Example] = {}
+    splits: dict[str, list[str]] = {}
+    problems: list[Problem] = []
+    for number, line in read_lines(path):
+        try:
+            record = _object(parse_json(line), IMAGE_KEYS, "the line")
+            image = _image_id(record)
+            if image in examples:
+                raise DataError(f'a second image with the id {image!r}; set another "id"')
+            example = _example(record, image, path.parent)
+            split = _text(record, "split") if "split" in record else DEFAULT_SPLIT
+        except DataError as error:
+            problems.append(Problem(None, f"{path}:{number}: {error}"))
+            continue
+        examples[image] = example
+        splits.setdefault(split, []).append(image)
+    return list(examples.values()), {name: tuple(images) for name, images in splits.items()}, problems
+
+
+def _image_id(record: Mapping[str, Any]) -> str:
+    """The given "id", or the name of the image file without its folder and suffix."""
+    image = _text(record, "id") if "id" in record else Path(_text(record, "image")).stem
+    if not image:
+        raise DataError(f'"image" is {record["image"]!r}, which names no file')
+    return image
+
+
+def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
+    path = folder / _text(record, "image")
+    exists = _is_file(path)
+    if "width" in record or "height" in record:
+        width, height = _whole(record, "width", low=1), _whole(record, "height", low=1)
+    elif exists:
+        width, height = image_size(path)
+    else:
+        raise DataError(
+            f'the image {path} is missing; mend "image" (relative to this file) or give "width" and "height"'
+        )
+    captions = [_caption(value, index) for index, value in enumerate(_list(record, "captions"))]
+    return Example(image, path if exists else None, width, height, tuple(captions))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False
+
+
+def _caption(value: Any, index: int) -> Caption:
+    record = _object(value, CAPTION_KEYS, f"caption {index}")
+    text = _text(record, "text")
+    tokens = tokenise(text)
+    phrases: dict[tuple[int, int], Phrase] = {}
+    for number, item in enumerate(_list(record, "phrases")):
+        where = f"caption {index}, phrase {number}"
+        try:
+            phrase = _phrase(_object(item, PHRASE_KEYS, "it"), text, tokens)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        if phrases.setdefault((phrase.start, phrase.end), phrase) is not phrase:
+            raise DataError(f"{where}: characters {phrase.start} to {phrase.end} are a phrase already")
+    ordered = [phrases[span] for span in sorted(phrases)]
+    return Caption(index, text, tuple(text[start:end] for start, end in tokens), tuple(ordered))
+
+
+def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]]) -> Phrase:
+    start = _whole(record, "start", low=0)
+    end = _whole(record, "end", low=0)
+    if not start < end <= len(text):
+        raise DataError(f"characters {start} to {end} are not a part of a caption of {len(text)} characters")
+    first_token = bisect_right(tokens, start, key=lambda span: span[1])
+    end_token = bisect_left(tokens, end, key=lambda span: span[0])
+    if first_token >= end_token:
+        raise DataError(f"characters {start} to {end} hold no word")
+    boxes = None if record.get("boxes") is None else tuple(_box(value) for value in _list(record, "boxes"))
+    categories = tuple(_checked_text(name, "a category") for name in _list(record, "categories", optional=True))
+    return Phrase(
+        text=text[start:end],
+        start=start,
+        end=end,
+        first_token=first_token,
+        end_token=end_token,
+        entity=_entity(record.get("entity")),
+        categories=categories,
+        boxes=boxes,
+        is_boxless=boxes == (),
+    )
+
+
+def _box(value: Any) -> Box:
+    if not (isinstance(value, list) and len(value) == 4 and all(_is_number(side) for side in value)):
+        raise DataError("a box is [x0, y0, x1, y1], four numbers")
+    if max(map(abs, value)) > PIXEL_LIMIT:
+        raise DataError(f"a box lies within ±{PIXEL_LIMIT:,.0f} pixels")
+    x0, y0, x1, y1 = map(float, value)
+    if not (x0 < x1 and y0 < y1):
+        raise DataError(f"the box {value} is empty: x0 < x1 and y0 < y1 in [x0, y0, x1, y1]")
+    return x0, y0, x1, y1
+
+
+def _entity(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _checked_text(value, '"entity"')
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _object(value: Any, keys: tuple[str, ...], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{what} is not a JSON object with {', '.join(keys)}")
+    for key in value:
+        if key not in keys:
+            raise DataError(f"{what}: {unknown_name('key', key[:40], keys)}")
+    return value
+
+
+def _list(record: Mapping[str, Any], key: str, optional: bool = False) -> list[Any]:
+    value = record.get(key, [] if optional else None)
+    if not isinstance(value, list):
+        raise DataError(f'"{key}" is not a list')
+    return value
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    return _checked_text(record.get(key), f'"{key}"')
+
+
+def _checked_text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value or _SURROGATE.search(value):
+        raise DataError(f"{what} is not a text")
+    return value
+
+
+def _whole(record: Mapping[str, Any], key: str, low: int) -> int:
+    value = record.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= PIXEL_LIMIT:
+        raise DataError(f'"{key}" is not a whole number of {low} or more')
+    return value

@@ -1,0 +1,29 @@
+"""Which phrases of a caption are in its chain, and which of those are scored.
+
+``gold``: the chain holds exactly the phrases with a box (the paper's way). ``all``: it holds every marked visual phrase
+(what a user gets). Scored are the phrases with a box, the same ones in both.
+"""
+
+from __future__ import annotations
+
+from phrasechain.errors import DataError, unknown_name
+from phrasechain.schema import Caption, Phrase
+
+REGIMES = ("gold", "all")
+
+
+def is_scored(phrase: Phrase) -> bool:
+    """Whether the phrase is visual and has a known box."""
+    return phrase.is_visual and bool(phrase.boxes)
+
+
+def chain_phrases(caption: Caption, regime: str) -> list[Phrase]:
+    """The phrases of the caption's chain, in the order of the caption."""
+    if regime not in REGIMES:
+        raise DataError(unknown_name("regime", regime, REGIMES))
+    keep = is_scored if regime == "gold" else _is_visual
+    return [phrase for phrase in caption.phrases if keep(phrase)]
+
+
+def _is_visual(phrase: Phrase) -> bool:
+    return phrase.is_visual

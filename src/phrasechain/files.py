@@ -1,0 +1,77 @@
+"""Files: reading what strangers wrote within bounds, writing all or nothing, and the user's cache folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from phrasechain.errors import DataError
+
+
+def reason(error: OSError) -> str:
+    """What the system says, without the path and the number: ``No such file or directory``."""
+    return error.strerror or str(error)
+
+
+def read_bounded(path: str | Path, limit: int) -> bytes:
+    """The file's bytes; a file of more than ``limit`` bytes is refused before it fills the memory."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a third of the time of Path.open, and there are many files
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    if len(data) > limit:
+        raise DataError(f"{path}: larger than {limit:,} bytes, so it is not what its name says; remove or replace it")
+    return data
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to a temporary name in the same folder, force it to the disk and rename it to ``path``.
+
+    Readers see the old file or the new one, whole; whoever is killed while writing leaves the old one in place.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the folder's list of names to the disk, where the system can (Windows cannot, and need not)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cache_folder() -> Path:
+    """``$PHRASECHAIN_CACHE``, or ``phrasechain`` in the platform's folder for caches. It need not exist yet."""
+    if chosen := os.environ.get("PHRASECHAIN_CACHE"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "phrasechain"

@@ -1,0 +1,37 @@
+"""The examples of docs/features.md are true."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from store_helpers import make_regions, write
+
+from phrasechain.data.shard import StoreInfo
+from phrasechain.data.store import FeatureStore
+
+PAGE = Path(__file__).parents[2] / "docs" / "features.md"
+
+
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    images = [make_regions("1000092795", 4), *(make_regions(str(n), 2) for n in range(20))]
+    write(tmp_path / "features", images, StoreInfo(dimension=3), shard_bytes=300)
+    monkeypatch.chdir(tmp_path)
+    read, with_numpy, with_safetensors, make = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
+    )
+
+    names: dict = {}
+    exec(read, names)
+    np.testing.assert_array_equal(names["first"], images[0].features.astype(np.float16))
+
+    exec(with_numpy, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["1000092795 [120  90] (4, 4) (4, 3)", "0 [120  90] (2, 4) (2, 3)"]
+    assert len(lines) == len(images)
+
+    exec(with_safetensors, {})
+    assert capsys.readouterr().out.startswith("1000092795 (")
+
+    exec(make, {})
+    assert FeatureStore.open("new-features").ids == ("1000", "2000")

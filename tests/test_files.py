@@ -1,0 +1,65 @@
+"""Bounded reading, writing all or nothing, and where caches go."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from phrasechain.errors import DataError
+from phrasechain.files import cache_folder, read_bounded, write_atomically, write_output
+
+
+def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert read_bounded(path, 5) == b"12345"
+    with pytest.raises(DataError, match="larger than 4 bytes"):
+        read_bounded(path, 4)
+    with pytest.raises(DataError, match="none: cannot be read: No such file"):
+        read_bounded(tmp_path / "none", 4)
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match="a: cannot be written: No space left on device"):
+        write_output(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "folder"),
+    [
+        ("linux", {"PHRASECHAIN_CACHE": "/chosen"}, "/chosen"),
+        ("linux", {"XDG_CACHE_HOME": "/xdg"}, "/xdg/phrasechain"),
+        ("linux", {"XDG_CACHE_HOME": ""}, "/home/me/.cache/phrasechain"),
+        ("darwin", {"XDG_CACHE_HOME": "/xdg"}, "/home/me/Library/Caches/phrasechain"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/phrasechain"),
+        ("win32", {}, "/home/me/AppData/Local/phrasechain"),
+    ],
+)
+def test_caches_go_where_the_platform_keeps_them(
+    platform: str, variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PHRASECHAIN_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    assert cache_folder() == Path(folder)
