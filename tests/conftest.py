@@ -1,8 +1,13 @@
-"""Fixtures that several test files use."""
+"""Fixtures and settings that several test files use."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Slow machines and first imports are no failures.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -44,9 +44,7 @@ class Case:
         labels = [list(range(K))] * B
         if self.label_mask is not None:
             labels = [row.nonzero()[:, 0].tolist() for row in self.label_mask]
-        return [
-            Chain(self.emissions[b, : lengths[b]], steps[b, : lengths[b] - 1], labels[b], T, K) for b in range(B)
-        ]
+        return [Chain(self.emissions[b, : lengths[b]], steps[b, : lengths[b] - 1], labels[b], T, K) for b in range(B)]
 
 
 class Chain:
@@ -94,9 +92,7 @@ class Chain:
         return found
 
     def entropy(self) -> float:
-        return -math.fsum(
-            p * (score - self.log_z) for p, score in zip(self.probabilities, self.scores, strict=True)
-        )
+        return -math.fsum(p * (score - self.log_z) for p, score in zip(self.probabilities, self.scores, strict=True))
 
     def partial_nll(self, allowed: Tensor) -> float:
         inside = [

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from enumeration import Case, cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from phrasechain import ChainCRF
-from tests.chain.enumeration import Case, cases
 
 EXACT = 1e-10
 TOY = torch.tensor([[[0.5, -1.0], [2.0, 0.0]]]), torch.tensor([[1.0, -2.0], [0.5, 3.0]])
@@ -42,7 +42,9 @@ def test_losses(case: Case) -> None:
 @given(cases(), st.data())
 def test_kl_of_labelled_steps(case: Case, data: st.DataObject) -> None:
     B, T, _ = case.emissions.shape
-    labelled = torch.tensor(data.draw(st.lists(st.lists(st.booleans(), min_size=T, max_size=T), min_size=B, max_size=B)))
+    labelled = torch.tensor(
+        data.draw(st.lists(st.lists(st.booleans(), min_size=T, max_size=T), min_size=B, max_size=B))
+    )
     q = torch.where(labelled[:, :, None], case.q, torch.nan)  # ignored elsewhere
     expected = [
         chain.kl(q[b], [t for t in range(chain.length) if labelled[b, t]]) for b, chain in enumerate(case.chains())
@@ -163,7 +165,7 @@ def test_samples_follow_the_distribution() -> None:
     assert samples.shape == (2, n, 3)
     assert (samples[1, :, 2] == 0).all()
     for b, (chain, critical) in enumerate(zip(case.chains(), (54.05, 21.11), strict=True)):  # 26 and 3 degrees, 0.001
-        counts = {path: 0 for path in chain.paths}
+        counts = dict.fromkeys(chain.paths, 0)
         for path in samples[b, :, : chain.length].tolist():
             counts[tuple(path)] += 1
         chi = sum(

@@ -180,7 +180,9 @@ def labels_values(labels: Tensor, scores: Scores) -> None:
         wrong = ~taken if alive is None else ~taken & alive
         if bool(wrong.any()):
             place = [int(k) for k in wrong.nonzero()[0]]
-            refuse("labels", "labels that label_mask allows", f"the masked label {int(labels[tuple(place)])} at {place}")
+            refuse(
+                "labels", "labels that label_mask allows", f"the masked label {int(labels[tuple(place)])} at {place}"
+            )
 
 
 def allowed_values(allowed: Tensor, scores: Scores) -> None:

@@ -125,9 +125,7 @@ class ChainCRF:
     def _kl_of_labelled(self, q: Tensor, labelled: Tensor) -> Tensor:
         chain, places = recursion.contract(self._clean, labelled)  # (B, S)
         picked = q.gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
-        value = ChainCRF(
-            chain.emissions, chain.transitions, chain.lengths, chain.label_mask, validate=False
-        ).kl(picked)
+        value = ChainCRF(chain.emissions, chain.transitions, chain.lengths, chain.label_mask, validate=False).kl(picked)
         alive = self._scores.alive()
         some = (labelled if alive is None else labelled & alive).any(1)
         return torch.where(some, value, 0.0)
@@ -154,9 +152,7 @@ class ChainCRF:
         if self.validate:
             checks.allowed_values(allowed, scores)
         within = torch.where(allowed, scores.emissions, FLOOR)
-        return self.log_partition - loss(
-            Scores(within, scores.transitions, scores.lengths, scores.label_mask), None
-        )
+        return self.log_partition - loss(Scores(within, scores.transitions, scores.lengths, scores.label_mask), None)
 
     # ---- expectations ----
 
@@ -197,8 +193,7 @@ class ChainCRF:
     def smoothing(self) -> Tensor:
         """The likeliest label of each step by itself, (B, T): the argmax of the marginals."""
         with torch.no_grad():
-            labels = self.marginals.argmax(-1)  # 0 past the end, where all marginals are 0
-        return labels
+            return self.marginals.argmax(-1)  # 0 past the end, where all marginals are 0
 
     def kbest(self, n: int) -> tuple[Tensor, Tensor]:
         """The n best label sequences (B, n, T), best first, and their scores (B, n).

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phrasechain.chain.recursion import Scores
 from phrasechain.chain.memory import empty_in_large_pages
+from phrasechain.chain.recursion import Scores
 
 _INT = ctypes.c_int64
 _POINTER = ctypes.c_void_p
@@ -118,7 +118,7 @@ def backward(
 ) -> tuple[Tensor, Tensor | None]:
     """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions.
 
-    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. ``exponentials`` is empty here: the
+    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. ``exponentials`` is empty: the
     kernel takes them again rather than keep them.
     """
     lengths = _lengths(scores)

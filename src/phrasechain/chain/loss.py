@@ -17,7 +17,7 @@ from phrasechain.chain.recursion import Scores, filters
 
 def loss(scores: Scores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
-    run = _forward_op if torch.compiler.is_compiling() else _Loss.apply
+    run: Any = _forward_op if torch.compiler.is_compiling() else _Loss.apply
     value: Tensor = run(scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q)[0]
     return value
 
@@ -28,8 +28,8 @@ def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
     The derivatives of log Z, without a graph.
     """
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, None
-    value, *saved = _forward(*inputs)
-    return _backward(torch.ones_like(value), *inputs, *saved, pairs)
+    value, state, careful, exponentials = _forward(*inputs)
+    return _backward(torch.ones_like(value), *inputs, state, careful, exponentials, pairs)
 
 
 def uses_kernel(emissions: Tensor) -> bool:
@@ -42,7 +42,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The loss (B,), and three tensors that the gradient needs."""
     scores = Scores(emissions, transitions, lengths, label_mask)
-    return (kernel if uses_kernel(emissions) else scaled).forward(scores, q)
+    return kernel.forward(scores, q) if uses_kernel(emissions) else scaled.forward(scores, q)
 
 
 def _backward(
@@ -59,7 +59,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of emissions and transitions; the second is empty unless ``pairs``."""
     scores = Scores(emissions, transitions, lengths, label_mask)
-    run = (kernel if uses_kernel(emissions) else scaled).backward
+    run = kernel.backward if uses_kernel(emissions) else scaled.backward
     grad_emissions, grad_transitions = run(grad_loss.contiguous(), scores, q, state, careful, exponentials, pairs)
     return grad_emissions, emissions.new_empty(0) if grad_transitions is None else grad_transitions
 
@@ -79,7 +79,7 @@ def _differentiate(ctx: Any, grad_loss: Tensor, *_: None) -> tuple[Tensor | None
         grad_emissions = next(grads) if emissions.requires_grad else None
         return grad_emissions, next(grads) if transitions.requires_grad else None, None, None, None
     pairs = ctx.needs_input_grad[1]
-    run = _backward_op if torch.compiler.is_compiling() else _backward
+    run: Any = _backward_op if torch.compiler.is_compiling() else _backward
     grad_emissions, grad_transitions = run(grad_loss, emissions, transitions, lengths, label_mask, q, *saved, pairs)
     return grad_emissions, grad_transitions if pairs else None, None, None, None
 
@@ -128,7 +128,7 @@ def linear_terms(scores: Scores, q: Tensor) -> Tensor:
     emissions = chain.emissions
     if valid is not None:
         q, emissions = torch.where(valid, q, 0.0), torch.where(valid, emissions, 0.0)
-    value = (q * emissions - torch.special.xlogy(q, q)).sum((1, 2))
+    value: Tensor = (q * emissions - torch.special.xlogy(q, q)).sum((1, 2))
     for t, step in enumerate(chain.steps(), start=1):
         value = value + ((q[:, t - 1, :, None] * step).sum(1) * q[:, t]).sum(-1)
     return value

@@ -73,7 +73,8 @@ def _linear(chain: CleanScores, q: Tensor) -> Tensor:
     """Σ q ε − Σ q log q, (B,) in float64; emissions about their maximum, so that a constant costs no digits."""
     top = chain.emissions.amax(-1)  # (B, T)
     about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
-    return (about.double() + top.double() * q.sum(-1) - torch.special.xlogy(q, q).sum(-1)).sum(-1)
+    negative_entropy: Tensor = torch.special.xlogy(q, q).sum(-1)  # (B, T)
+    return (about.double() + top.double() * q.sum(-1) - negative_entropy).sum(-1)
 
 
 def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
@@ -103,9 +104,13 @@ def _times(a: Tensor, matrix: Tensor) -> Tensor:
     return a @ matrix[0] if matrix.shape[0] == 1 else torch.bmm(a[:, None, :], matrix)[:, 0]
 
 
-def _forward_scaled(
-    chain: CleanScores, q: Tensor | None, shift: float, exponentials: Tensor
-) -> tuple[Tensor, Tensor]:
+def _halves(state: Tensor) -> tuple[Tensor, Tensor]:
+    """The filters a and the sums s, (B, T, K) float32 each, in the room of one float64 (B, T, K)."""
+    both = state.view(torch.float32)  # (B, T, 2K)
+    return both[..., : state.shape[2]], both[..., state.shape[2] :]
+
+
+def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponentials: Tensor) -> tuple[Tensor, Tensor]:
     B, T, K = chain.emissions.shape
     top = chain.emissions.amax(-1, keepdim=True)  # (B, T, 1)
     x = (chain.emissions - top).exp()  # (B, T, K)
@@ -133,7 +138,7 @@ def _forward_scaled(
     out = torch.cat(scales, 1).double().log().sum(-1) + top[:, :, 0].double().sum(-1) + shift * steps
     log_z = out + filters_[-1].double().sum(-1).log()
     state = torch.empty(B, T, K, dtype=torch.float64, device=x.device)
-    a, s = state.view(torch.float32).split(K, 2)  # (B, T, K) each
+    a, s = _halves(state)
     torch.stack(filters_, 1, out=a)
     torch.stack(sums, 1, out=s)
     return log_z - linear, state
@@ -142,8 +147,8 @@ def _forward_scaled(
 def _backward_scaled(
     grad_loss: Tensor, chain: CleanScores, q: Tensor | None, state: Tensor, exponentials: Tensor, pairs: bool
 ) -> tuple[Tensor, Tensor | None]:
-    K, steps = chain.emissions.shape[2], chain.emissions.shape[1] - 1
-    a, s = state.view(torch.float32).split(K, 2)  # (B, T, K) each
+    steps = chain.emissions.shape[1] - 1
+    a, s = _halves(state)
     gamma = a[:, -1] / a[:, -1].sum(-1, keepdim=True)  # (B, K)
     gammas, ratios = [gamma], []
     for t in range(steps, 0, -1):

@@ -64,7 +64,7 @@ class ChainTagger(nn.Module):
     ) -> ChainCRF:
         """The chain of emissions (B, T, K); sequences end by ``lengths`` (B,) or by a ``mask`` (B, T) without holes."""
         checks.emissions_shape(emissions)
-        B, T, K = emissions.shape
+        _, T, K = emissions.shape
         if len(self.start) != K:
             checks.refuse("emissions", f"K = {len(self.start)} labels", f"shape {tuple(emissions.shape)}")
         if mask is not None:
