@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from phrasechain.chain import checks, kernel, recursion
-from phrasechain.chain.loss import linear_terms, loss, marginals, uses_kernel
-from phrasechain.chain.recursion import FLOOR, CleanScores, Scores
+from phrasechain.chain.loss import labelled_loss, linear_terms, loss, marginals, uses_kernel
+from phrasechain.chain.recursion import FLOOR, Scores
 
 
 def backend() -> str:
@@ -79,10 +77,6 @@ class ChainCRF:
         B, T, K = self._scores.emissions.shape
         return f"ChainCRF(B={B}, T={T}, K={K}, dtype={self._scores.emissions.dtype})"
 
-    @cached_property
-    def _clean(self) -> CleanScores:
-        return self._scores.clean()
-
     @property
     def _has_gradient(self) -> bool:
         scores = self._scores
@@ -117,18 +111,10 @@ class ChainCRF:
             checks.target_values(q, scores, labelled)
         q = q.to(scores.emissions.dtype)
         if labelled is not None:
-            return self._kl_of_labelled(q, labelled)
+            return labelled_loss(scores, q, labelled)
         if torch.is_grad_enabled() and q.requires_grad:
             return loss(scores, None) - linear_terms(scores, q)
         return loss(scores, q.contiguous())
-
-    def _kl_of_labelled(self, q: Tensor, labelled: Tensor) -> Tensor:
-        chain, places = recursion.contract(self._clean, labelled)  # (B, S)
-        picked = q.gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
-        value = ChainCRF(chain.emissions, chain.transitions, chain.lengths, chain.label_mask, validate=False).kl(picked)
-        alive = self._scores.alive()
-        some = (labelled if alive is None else labelled & alive).any(1)
-        return torch.where(some, value, 0.0)
 
     def nll(self, labels: Tensor) -> Tensor:
         """−log p(labels), (B,), for hard labels (B, T) of integers."""
@@ -160,7 +146,7 @@ class ChainCRF:
     def marginals(self) -> Tensor:
         """p(y_t), (B, T, K)."""
         if self._has_gradient or torch.compiler.is_compiling():
-            return recursion.smooth(self._clean)[0]
+            return recursion.smooth(self._scores.clean())[0]
         return marginals(self._scores, pairs=False)[0]
 
     @property
@@ -168,7 +154,7 @@ class ChainCRF:
         """p(y_{t-1}, y_t), (B, T-1, K, K)."""
         B, T, K = self._scores.emissions.shape
         if self._has_gradient or torch.compiler.is_compiling():
-            return recursion.smooth(self._clean)[1]
+            return recursion.smooth(self._scores.clean())[1]
         full = self._scores.transitions.expand(B, T - 1, K, K) if T > 1 else self._scores.transitions[:, :0]
         scores = Scores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
         return marginals(scores, pairs=True)[1] if T > 1 else full.new_zeros(B, 0, K, K)
@@ -176,7 +162,7 @@ class ChainCRF:
     @property
     def entropy(self) -> Tensor:
         """H(p) = −Σ p(y) log p(y), (B,)."""
-        return recursion.entropy(self._clean)
+        return recursion.entropy(self._scores.clean())
 
     # ---- answers ----
 
@@ -187,8 +173,8 @@ class ChainCRF:
             if not self._has_gradient:
                 return labels, score.to(self._scores.emissions.dtype)
         else:
-            labels = recursion.viterbi(self._clean)
-        return labels, recursion.path_score(self._clean, labels[:, None])[:, 0]
+            labels = recursion.viterbi(self._scores.clean())
+        return labels, recursion.path_score(self._scores.clean(), labels[:, None])[:, 0]
 
     def smoothing(self) -> Tensor:
         """The likeliest label of each step by itself, (B, T): the argmax of the marginals."""
@@ -202,16 +188,17 @@ class ChainCRF:
         sequences the rest have score −inf and labels 0.
         """
         _check_count(n)
+        chain = self._scores.clean()
         with torch.no_grad():
-            labels, exists = recursion.kbest(self._clean, n)
-        score = recursion.path_score(self._clean, labels)
+            labels, exists = recursion.kbest(chain, n)
+        score = recursion.path_score(chain, labels)
         return labels, torch.where(exists, score, -torch.inf)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n independent exact samples, (B, n, T): forward filtering, backward sampling."""
         _check_count(n)
         with torch.no_grad():
-            return recursion.sample(self._clean, n, generator)
+            return recursion.sample(self._scores.clean(), n, generator)
 
 
 def _by_rows(transitions: Tensor) -> Tensor:

@@ -12,14 +12,29 @@ import torch
 from torch import Tensor
 
 from phrasechain.chain import kernel, scaled
-from phrasechain.chain.recursion import Scores, filters
+from phrasechain.chain.recursion import Scores, contract, filters
 
 
 def loss(scores: Scores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
-    run: Any = _forward_op if torch.compiler.is_compiling() else _Loss.apply
+    run: Any = _Loss.apply if _is_eager(scores.emissions) else _forward_op
     value: Tensor = run(scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q)[0]
     return value
+
+
+def labelled_loss(scores: Scores, q: Tensor, labelled: Tensor) -> Tensor:
+    """KL(q_S ‖ p_S) over the labelled steps S, (B,); 0 where there are none.
+
+    p_S is the chain over S that is left when the other steps are summed out.
+    """
+    chain, places = contract(scores.clean(), labelled)  # (B, S)
+    target = q.gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
+    if torch.is_grad_enabled() and q.requires_grad:
+        value = loss(chain, None) - linear_terms(chain, target)
+    else:
+        value = loss(chain, target)
+    alive = scores.alive()
+    return torch.where((labelled if alive is None else labelled & alive).any(1), value, 0.0)
 
 
 def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
@@ -30,6 +45,11 @@ def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, None
     value, state, careful, exponentials = _forward(*inputs)
     return _backward(torch.ones_like(value), *inputs, state, careful, exponentials, pairs)
+
+
+def _is_eager(tensor: Tensor) -> bool:
+    """Whether there are numbers behind this tensor now, not only a trace of them."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling()
 
 
 def uses_kernel(emissions: Tensor) -> bool:
@@ -70,7 +90,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.set_materialize_grads(False)  # no zeros for what has no gradient
 
 
-def _differentiate(ctx: Any, grad_loss: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad_loss: Tensor | None, run: Any) -> tuple[Tensor | None, ...]:
+    if grad_loss is None:
+        return None, None, None, None, None
     emissions, transitions, lengths, label_mask, q, *saved = ctx.saved_tensors
     if torch.is_grad_enabled():  # a graph of the gradient is wanted
         value = plain_loss(Scores(emissions, transitions, lengths, label_mask), q)
@@ -79,7 +101,6 @@ def _differentiate(ctx: Any, grad_loss: Tensor, *_: None) -> tuple[Tensor | None
         grad_emissions = next(grads) if emissions.requires_grad else None
         return grad_emissions, next(grads) if transitions.requires_grad else None, None, None, None
     pairs = ctx.needs_input_grad[1]
-    run: Any = _backward_op if torch.compiler.is_compiling() else _backward
     grad_emissions, grad_transitions = run(grad_loss, emissions, transitions, lengths, label_mask, q, *saved, pairs)
     return grad_emissions, grad_transitions if pairs else None, None, None, None
 
@@ -93,12 +114,14 @@ class _Loss(torch.autograd.Function):
         _keep(ctx, inputs, output)
         return output
 
-    backward = staticmethod(_differentiate)
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _gradients(ctx, grads[0], _backward)
 
 
 _forward_op = torch.library.custom_op("phrasechain::chain_forward", _forward, mutates_args=())
 _backward_op = torch.library.custom_op("phrasechain::chain_backward", _backward, mutates_args=())
-_forward_op.register_autograd(_differentiate, setup_context=_keep)
+_forward_op.register_autograd(lambda ctx, *grads: _gradients(ctx, grads[0], _backward_op), setup_context=_keep)
 
 
 @_forward_op.register_fake

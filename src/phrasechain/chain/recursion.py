@@ -222,32 +222,32 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
     emissions, steps, alive = chain.emissions, chain.steps(), chain.alive
     labelled = labelled if alive is None else labelled & alive
     B, T, K = emissions.shape
-    counts = labelled.sum(1)  # (B,)
-    S = max(int(counts.max()), 1)
     seen = labelled.cumsum(1)  # (B, T): labelled steps so far
+    counts = seen[:, -1]  # (B,)
+    S = T if torch.compiler.is_compiling() else max(int(counts.max()), 1)
     nothing = torch.zeros_like(emissions[:, 0])  # (B, K)
-    from_left, from_right = [nothing], [nothing] * T  # messages from the ends of the sequence to each step
+    from_left, from_right = [nothing], [nothing]  # messages from the ends of the sequence to each step
     for t in range(T - 2, -1, -1):
         silent = (seen[:, t] == counts) & (True if alive is None else alive[:, t + 1])  # nothing labelled after t
-        if bool(silent.any()):
-            new = torch.logsumexp(steps[t] + (emissions[:, t + 1] + from_right[t + 1])[:, None, :], 2)  # (B, K)
-            from_right[t] = torch.where(silent[:, None], new, 0.0)
+        new = nothing
+        if _may_hold(silent):
+            new = torch.logsumexp(steps[t] + (emissions[:, t + 1] + from_right[-1])[:, None, :], 2)  # (B, K)
+            new = torch.where(silent[:, None], new, 0.0)
+        from_right.append(new)
     links: list[Tensor] = []  # (B, K, K) each, from the last labelled step (or the step before) to this one
     for t in range(1, T):
         silent = seen[:, t - 1] == 0  # nothing labelled before t
         new = nothing
-        if bool(silent.any()):
+        if _may_hold(silent):
             new = torch.logsumexp((emissions[:, t - 1] + from_left[-1])[:, :, None] + steps[t - 1], 1)  # (B, K)
             new = torch.where(silent[:, None], new, 0.0)
         from_left.append(new)
         link = steps[t - 1].expand(B, K, K)
-        in_gap = ~silent & ~labelled[:, t - 1] & (seen[:, t - 1] < counts)
-        rows = in_gap.nonzero()[:, 0]
-        if len(rows):
-            through = log_matmul(links[-1][rows] + emissions[rows, None, t - 1], link[rows])  # (rows, K, K)
-            link = link.index_put((rows,), through)
+        gap = ~silent & ~labelled[:, t - 1] & (seen[:, t - 1] < counts)  # (B,)
+        if links and _may_hold(gap):
+            link = _through(gap, links[-1], emissions[:, t - 1], link)
         links.append(link)
-    ends = torch.stack(from_left, 1) + torch.stack(from_right, 1)  # (B, T, K): 0 but at the outermost labelled steps
+    ends = torch.stack(from_left, 1) + torch.stack(from_right[::-1], 1)  # (B, T, K): 0 between the labelled steps
     places = labelled.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :S]  # (B, S)
     rows = torch.arange(B, device=places.device)[:, None]
     picked = (emissions + ends)[rows, places]  # (B, S, K)
@@ -255,10 +255,24 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
     return Scores(picked, between, counts.clamp(min=1), chain.labels), places
 
 
+def _may_hold(condition: Tensor) -> bool:
+    """Whether it holds anywhere; while compiling nobody knows."""
+    return torch.compiler.is_compiling() or bool(condition.any())
+
+
+def _through(gap: Tensor, link: Tensor, emissions: Tensor, step: Tensor) -> Tensor:
+    """Where ``gap`` (B,): log Σ_j exp(link(i, j) + ε(j) + step(j, k)), the rest of ``step`` (B, K, K) as it is."""
+    if torch.compiler.is_compiling():  # compilers fuse this sum, K³ numbers are never stored
+        inner = (link + emissions[:, None, :])[:, :, :, None] + step[:, None, :, :]
+        return torch.where(gap[:, None, None], torch.logsumexp(inner, 2), step)
+    rows = gap.nonzero()[:, 0]
+    return step.index_put((rows,), log_matmul(link[rows] + emissions[rows, None, :], step[rows]))
+
+
 def log_matmul(left: Tensor, right: Tensor) -> Tensor:
     """log Σ_j exp(left(i, j) + right(j, k)) of (N, K, K) matrices.
 
-    A product of float64 exponentials; where scores spread beyond its range (about 700), exactly, row by row.
+    A product of float64 exponentials; where scores spread beyond its range (about 600), exactly, row by row.
     """
     a, b = left.double(), right.double()
     top_a, top_b = a.detach().amax(2, keepdim=True), b.detach().amax(1, keepdim=True)
