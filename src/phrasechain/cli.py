@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from phrasechain import __version__
-from phrasechain.errors import DataError, PhrasechainError
+from phrasechain.errors import DataError, PhrasechainError, unknown_name
 from phrasechain.files import write_output
 
 app = typer.Typer(
@@ -150,6 +150,28 @@ def import_features(
         typer.echo(f"skipped {problem}", err=True)
     if report.skipped:
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(metavar="[chain]", help="What to measure.")] = "chain",
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure each size.")] = 4.0,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+) -> None:
+    """Measure speed and memory, as ratios in one run against named peers and a floor."""
+    import json
+
+    from rich.console import Console
+
+    if what != "chain":
+        raise DataError(unknown_name("benchmark", what, ["chain"]))
+    from phrasechain.bench import bench_chain, print_chain
+
+    found = bench_chain(seconds=seconds, memory=memory)
+    if json_path is not None:
+        write_output(json_path, (json.dumps(found, indent=1) + "\n").encode())
+    print_chain(found, Console())
 
 
 def main() -> None:

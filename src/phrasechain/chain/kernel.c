@@ -1,13 +1,15 @@
 /* The chain recursions of float32 scores on a CPU: loss and gradient, marginals, Viterbi.
 
    Plain C with POSIX threads, linked against nothing and called through ctypes. kernel_steps.h holds the mathematics;
-   it is compiled once for any machine and once for AVX2, and the processor is asked at run time. Threads live for one
-   call only, so a process may fork at any time.
+   it is compiled once for any machine and once for AVX2, and the processor is asked at run time. Threads are started for
+   one call and never waited for unless they have begun an item, so a busy machine does not make a call slower than one
+   thread would be, and a process may fork at any time.
 
    Axes: B sequences, T steps, K labels. Sums over a sequence are kept in double precision. */
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +25,7 @@ typedef struct {
   const float *emissions;        /* (B, T, K) */
   const float *transitions;      /* rows of K; from one sequence and step to the next by these strides */
   int64_t stride_b, stride_t;    /* in elements; 0 where broadcast */
-  const int64_t *lengths;        /* (B,), each in 1..T */
+  const int64_t *lengths;        /* (B,), each in 1..T, or NULL: all T */
   const uint8_t *label_mask;     /* (B, K) or NULL */
   const float *q;                /* (B, T, K) or NULL: then the loss is log Z */
   double *state;                 /* (B, T, K): what the backward pass needs of the forward pass */
@@ -112,10 +114,12 @@ EXPORT int phrasechain_use_any(int any) {
 
 typedef int (*Work)(const Chain *, int64_t item, Scratch *);
 
+/* The items of one call. Threads share it; whoever leaves last frees it, so that a thread which wakes up after the call
+   has ended finds an empty queue, not a dead one. */
 typedef struct {
-  const Chain *chain;
+  Chain chain;
   Work work;
-  int64_t items, next;
+  int64_t items, next, done, users;
   int status;
 } Queue;
 
@@ -138,38 +142,64 @@ static void restore_tiny(unsigned before) {
 #endif
 }
 
-static void *drain(void *argument) {
+static void leave(Queue *queue) {
+  if (__atomic_sub_fetch(&queue->users, 1, __ATOMIC_ACQ_REL) == 0) free(queue);
+}
+
+static void drain(Queue *queue, Scratch *w) {
+  const unsigned mode = flush_tiny();
+  for (;;) {
+    const int64_t item = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
+    if (item >= queue->items) break;
+    const int status = queue->work(&queue->chain, item, w);
+    if (status != OK) __atomic_store_n(&queue->status, status, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&queue->done, 1, __ATOMIC_RELEASE);
+  }
+  restore_tiny(mode);
+}
+
+static int64_t scratch_size(const Chain *c) { return GROUP * (c->K + PANEL); }
+
+static void *help(void *argument) {
   Queue *queue = argument;
   Scratch w;
-  const unsigned mode = flush_tiny();
-  if (!scratch_new(&w, GROUP * (queue->chain->K + PANEL))) {
-    __atomic_store_n(&queue->status, NO_MEMORY, __ATOMIC_RELAXED);
-    restore_tiny(mode);
-    return NULL;
+  if (__atomic_load_n(&queue->next, __ATOMIC_RELAXED) < queue->items && scratch_new(&w, scratch_size(&queue->chain))) {
+    drain(queue, &w);
+    scratch_free(&w);
   }
-  for (;;) {
-    int64_t item = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
-    if (item >= queue->items) break;
-    int status = queue->work(queue->chain, item, &w);
-    if (status != OK) __atomic_store_n(&queue->status, status, __ATOMIC_RELAXED);
-  }
-  scratch_free(&w);
-  restore_tiny(mode);
+  leave(queue);
   return NULL;
 }
 
+static void start_helper(Queue *queue) {
+  pthread_t helper;
+  __atomic_fetch_add(&queue->users, 1, __ATOMIC_RELAXED);
+  if (pthread_create(&helper, NULL, help, queue) == 0)
+    pthread_detach(helper);
+  else
+    leave(queue);
+}
+
 static int run(const Chain *c, Work work, int64_t items) {
-  enum { MOST_THREADS = 64, WORTH_A_THREAD = 1 << 15 };
-  Queue queue = {c, work, items, 0, OK};
-  pthread_t helpers[MOST_THREADS];
-  int64_t wanted = c->threads, cost = c->B * c->T * c->K * c->K, started = 0;
-  if (wanted > items) wanted = items;
-  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
-  if (cost < WORTH_A_THREAD) wanted = 1;
-  while (started < wanted - 1 && pthread_create(&helpers[started], NULL, drain, &queue) == 0) started++;
-  drain(&queue);
-  for (int64_t k = 0; k < started; k++) pthread_join(helpers[k], NULL);
-  return queue.status;
+  enum { MOST_THREADS = 64, WORTH_A_THREAD = 1 << 17 };
+  const int64_t worth = c->B * c->T * c->K * c->K / WORTH_A_THREAD + 1;
+  int64_t threads = c->threads < MOST_THREADS ? c->threads : MOST_THREADS;
+  if (threads > items) threads = items;
+  if (threads > worth) threads = worth;
+  Queue *queue = malloc(sizeof *queue);
+  Scratch w;
+  if (!queue || !scratch_new(&w, scratch_size(c))) {
+    free(queue);
+    return NO_MEMORY;
+  }
+  *queue = (Queue){*c, work, items, 0, 0, 1, OK};
+  for (int64_t k = 1; k < threads; k++) start_helper(queue);
+  drain(queue, &w);
+  while (__atomic_load_n(&queue->done, __ATOMIC_ACQUIRE) < items) sched_yield(); /* for items that others have begun */
+  const int status = __atomic_load_n(&queue->status, __ATOMIC_RELAXED);
+  scratch_free(&w);
+  leave(queue);
+  return status;
 }
 
 /* ---- entry points: each returns OK, NO_MEMORY or OUT_OF_RANGE ---- */

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -38,9 +41,26 @@ class _Chain(ctypes.Structure):
     )
 
 
-@cache
+_disabled: ContextVar[bool] = ContextVar("_disabled", default=False)
+
+
 def load() -> ctypes.CDLL | None:
-    """The compiled library, or ``None`` where it was not built or ``PHRASECHAIN_BACKEND=torch`` says to do without."""
+    """The compiled library, or ``None`` where it was not built or is not wanted."""
+    return None if _disabled.get() else _find()
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Within it the pure-torch path serves; so it does everywhere with ``PHRASECHAIN_BACKEND=torch``."""
+    token = _disabled.set(True)
+    try:
+        yield
+    finally:
+        _disabled.reset(token)
+
+
+@cache
+def _find() -> ctypes.CDLL | None:
     if os.environ.get("PHRASECHAIN_BACKEND") == "torch":
         return None
     for suffix in EXTENSION_SUFFIXES:
@@ -57,7 +77,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _chain(scores: Scores, lengths: Tensor, q: Tensor | None = None) -> _Chain:
+def _chain(scores: Scores, q: Tensor | None = None) -> _Chain:
     B, T, K = scores.emissions.shape
     transitions = scores.transitions
     return _Chain(
@@ -69,15 +89,10 @@ def _chain(scores: Scores, lengths: Tensor, q: Tensor | None = None) -> _Chain:
         transitions=transitions.data_ptr(),
         stride_b=transitions.stride(0) if transitions.shape[0] > 1 else 0,
         stride_t=transitions.stride(1) if transitions.shape[1] > 1 else 0,
-        lengths=lengths.data_ptr(),
+        lengths=_pointer(scores.lengths),
         label_mask=_pointer(scores.label_mask),
         q=_pointer(q),
     )
-
-
-def _lengths(scores: Scores) -> Tensor:
-    B, T, _ = scores.emissions.shape
-    return torch.full((B,), T) if scores.lengths is None else scores.lengths
 
 
 def _call(name: str, chain: _Chain) -> int:
@@ -95,8 +110,7 @@ def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, T
     loss = torch.empty(B)
     state = torch.empty(B, T, K, dtype=torch.float64)
     careful = torch.empty(B, dtype=torch.uint8)
-    lengths = _lengths(scores)
-    chain = _chain(scores, lengths, q)
+    chain = _chain(scores, q)
     chain.state, chain.careful, chain.loss = state.data_ptr(), careful.data_ptr(), loss.data_ptr()
     if scores.transitions.shape[:2] == (1, 1) and T > 1:
         shared = _Exponentials(scores, chain)
@@ -121,8 +135,7 @@ def backward(
     With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. ``exponentials`` is empty: the
     kernel takes them again rather than keep them.
     """
-    lengths = _lengths(scores)
-    chain = _chain(scores, lengths, q)
+    chain = _chain(scores, q)
     grad_emissions = torch.empty_like(scores.emissions)
     chain.state, chain.careful, chain.grad_loss = state.data_ptr(), careful.data_ptr(), grad_loss.data_ptr()
     chain.grad_emissions = grad_emissions.data_ptr()
@@ -181,8 +194,7 @@ def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
     labels = torch.empty(B, T, dtype=torch.int64)
     score = torch.empty(B, dtype=torch.float64)
     deltas = torch.empty(B, T, K, dtype=torch.float64)
-    lengths = _lengths(scores)
-    chain = _chain(scores, lengths)
+    chain = _chain(scores)
     chain.state, chain.labels, chain.score = deltas.data_ptr(), labels.data_ptr(), score.data_ptr()
     _call("phrasechain_viterbi", chain)
     return labels, score

@@ -101,6 +101,8 @@ static TARGET void NAME(to_distribution)(float *gamma, int64_t K) {
 
 /* ---- what every recursion over one sequence begins with ---- */
 
+INLINE int64_t NAME(length_of)(const Chain *c, int64_t b) { return c->lengths ? c->lengths[b] : c->T; }
+
 /* rows[0..n) are the labels that this sequence may take, in order; rows[n..K) the masked ones. Returns n. */
 static TARGET int64_t NAME(live_rows)(const Chain *c, int64_t b, int32_t *rows) {
   const uint8_t *mask = c->label_mask ? c->label_mask + b * c->K : NULL;
@@ -137,7 +139,7 @@ static TARGET double NAME(linear_terms)(const Chain *c, int64_t b, Scratch *w, i
   const int32_t *rows = w->rows;
   float *before = w->f[0], *now = w->f[1];
   double total = 0;
-  for (int64_t t = 0; t < c->lengths[b]; t++) {
+  for (int64_t t = 0; t < NAME(length_of)(c, b); t++) {
     const int64_t at = (b * c->T + t) * K;
     const float *tau = c->transitions + b * c->stride_b + (t - 1) * c->stride_t;
     f8 entropy = {0};
@@ -218,7 +220,7 @@ static TARGET void NAME(sum_rows)(const float *tau, const float *r, const float 
 
 /* Float32 without logarithms; 0 when the scores spread too far for it. */
 static TARGET int NAME(forward_fast)(const Chain *c, int64_t b, Scratch *w, int64_t n, double *log_z) {
-  const int64_t K = c->K, length = c->lengths[b];
+  const int64_t K = c->K, length = NAME(length_of)(c, b);
   float *state = (float *)(c->state + b * c->T * K), *sums = w->f[0], *top = w->f[1], *exponent = w->f[2];
   const float *eps = c->emissions + b * c->T * K;
   double norm;
@@ -244,7 +246,7 @@ static TARGET int NAME(forward_fast)(const Chain *c, int64_t b, Scratch *w, int6
 
 /* The same in the log domain: alpha_t(j) = eps_t(j) + log sum_i exp(alpha_{t-1}(i) + tau_ij), in double precision. */
 static TARGET double NAME(forward_careful)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
-  const int64_t K = c->K, length = c->lengths[b];
+  const int64_t K = c->K, length = NAME(length_of)(c, b);
   double *alpha = c->state + b * c->T * K, *top = w->d[0], *sum = w->d[1];
   const float *eps = c->emissions + b * c->T * K;
   for (int64_t k = 0; k < K; k++) alpha[k] = eps[k];
@@ -348,7 +350,7 @@ static TARGET void NAME(emission_gradient)(const Chain *c, int64_t b, int64_t t,
 }
 
 static TARGET void NAME(backward_fast)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
-  const int64_t K = c->K, length = c->lengths[b];
+  const int64_t K = c->K, length = NAME(length_of)(c, b);
   const int lanes = K < LANES ? (int)K : LANES;
   const float *state = (const float *)(c->state + b * c->T * K);
   float *gamma = w->f[0], *v = w->f[1], *target = w->f[2];
@@ -378,7 +380,7 @@ static TARGET void NAME(backward_fast)(const Chain *c, int64_t b, Scratch *w, in
 
 /* w_ij = exp(alpha_{t-1}(i) + tau_ij - c_j) with c_j = alpha_t(j) - eps_t(j), and so on as above. */
 static TARGET void NAME(backward_careful)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
-  const int64_t K = c->K, length = c->lengths[b];
+  const int64_t K = c->K, length = NAME(length_of)(c, b);
   const int add = (int)c->grad_adds;
   const double *alpha = c->state + (b * c->T + length - 1) * K;
   float *gamma = w->f[0], *next = w->f[1], *x = w->f[2], g = c->grad_loss[b];
@@ -419,7 +421,7 @@ static TARGET void NAME(backward_careful)(const Chain *c, int64_t b, Scratch *w,
 
 /* Zeros where no score took part: masked labels and steps past the end. */
 static TARGET void NAME(clear_unused)(const Chain *c, int64_t b, int64_t n) {
-  const int64_t K = c->K, length = c->lengths[b];
+  const int64_t K = c->K, length = NAME(length_of)(c, b);
   memset(c->grad_emissions + (b * c->T + length) * K, 0, (size_t)((c->T - length) * K) * sizeof(float));
   if (!c->grad_transitions || c->grad_adds) return; /* the caller gave zeros */
   float *grad = c->grad_transitions + b * c->grad_stride_b;
@@ -474,11 +476,11 @@ static TARGET int NAME(shared_forward)(const Chain *c, int64_t group, Scratch *w
   double norm[GROUP] = {0};
   int64_t longest = 0, n = NAME(live_rows)(c, first, w->rows);
   memset(in, 0, (size_t)(GROUP * stride) * sizeof(float));
-  for (int64_t g = 0; g < size; g++) longest = c->lengths[first + g] > longest ? c->lengths[first + g] : longest;
+  for (int64_t g = 0; g < size; g++) longest = NAME(length_of)(c, first + g) > longest ? NAME(length_of)(c, first + g) : longest;
   for (int64_t t = 0; t < longest; t++) {
     if (t > 0) NAME(times_panels)(in, c->panels, K, stride, sums);
     for (int64_t g = 0; g < size; g++) {
-      const int64_t b = first + g, length = c->lengths[b];
+      const int64_t b = first + g, length = NAME(length_of)(c, b);
       const float *eps = c->emissions + (b * c->T + t) * K;
       float *a = (float *)(c->state + (b * c->T + t) * K), *s = a + K;
       int fine = 1;
@@ -511,7 +513,7 @@ static TARGET int NAME(shared_backward)(const Chain *c, int64_t group, Scratch *
   for (int64_t t = c->T - 1; t >= 0; t--) {
     if (t < c->T - 1) NAME(times_panels)(v, c->panels, K, stride, back);
     for (int64_t g = 0; g < size; g++) {
-      const int64_t b = first + g, at = (b * c->T + t) * K, length = c->lengths[b];
+      const int64_t b = first + g, at = (b * c->T + t) * K, length = NAME(length_of)(c, b);
       const float *a = (const float *)(c->state + at), *s = a + K, scale = t ? c->grad_loss[b] : 0;
       float *ratio = v + g * stride;
       if (t >= length) {
@@ -534,7 +536,7 @@ static TARGET int NAME(shared_backward)(const Chain *c, int64_t group, Scratch *
 static TARGET int NAME(subtract_targets)(const Chain *c, int64_t b, Scratch *w) {
   const int64_t K = c->K, n = NAME(live_rows)(c, b, w->rows);
   float *target = w->f[0];
-  for (int64_t t = 1; t < c->lengths[b]; t++) {
+  for (int64_t t = 1; t < NAME(length_of)(c, b); t++) {
     const float *q = c->q + (b * c->T + t) * K;
     NAME(copy_target)(target, q, w->rows, n, K);
     for (int64_t m = 0; m < n; m++) {
@@ -550,7 +552,7 @@ static TARGET int NAME(subtract_targets)(const Chain *c, int64_t b, Scratch *w) 
 /* ---- Viterbi: max forward, then argmax along the best path only ---- */
 
 static TARGET int NAME(viterbi)(const Chain *c, int64_t b, Scratch *w) {
-  const int64_t K = c->K, length = c->lengths[b], n = NAME(live_rows)(c, b, w->rows);
+  const int64_t K = c->K, length = NAME(length_of)(c, b), n = NAME(live_rows)(c, b, w->rows);
   const float *eps = c->emissions + b * c->T * K, *tau = c->transitions + b * c->stride_b;
   double *delta = c->state + b * c->T * K;
   int64_t *labels = c->labels + b * c->T, best = w->rows[0];

@@ -18,7 +18,7 @@ from phrasechain.chain.memory import empty_in_large_pages
 from phrasechain.chain.recursion import CleanScores, Scores, filters, log_kernel
 
 RANGE = 60.0
-BLOCK = 1 << 18  # transitions that are worked on at a time, so that they stay in a cache
+BLOCK = 1 << 19  # transitions that are worked on at a time, so that they stay in a cache
 
 
 def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -74,7 +74,7 @@ def _linear(chain: CleanScores, q: Tensor) -> Tensor:
     top = chain.emissions.amax(-1)  # (B, T)
     about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
     negative_entropy: Tensor = torch.special.xlogy(q, q).sum(-1)  # (B, T)
-    return (about.double() + top.double() * q.sum(-1) - negative_entropy).sum(-1)
+    return (about + top.double() * q.sum(-1, dtype=torch.float64) - negative_entropy).sum(-1)
 
 
 def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
@@ -111,37 +111,40 @@ def _halves(state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponentials: Tensor) -> tuple[Tensor, Tensor]:
-    B, T, K = chain.emissions.shape
+    T = chain.emissions.shape[1]
     top = chain.emissions.amax(-1, keepdim=True)  # (B, T, 1)
-    x = (chain.emissions - top).exp()  # (B, T, K)
-    one = x.new_ones(B, 1)
-    sums, filters_, scales = [x[:, 0]], [x[:, 0]], [one]
-    linear = torch.zeros(B, dtype=torch.float64, device=x.device) if q is None else _linear(chain, q)
+    state = torch.empty_like(chain.emissions, dtype=torch.float64)
+    a, s = _halves(state)
+    torch.sub(chain.emissions, top, out=a).exp_()
+    one = torch.ones_like(top[:, 0])  # (B, 1)
+    sums, scales = [a[:, 0]], [one]
+    linear = 0.0 if q is None else _linear(chain, q)
     for start, stop in _blocks(chain):
         given = _of_block(chain.transitions, start, stop)  # (B or 1, n, K, K)
-        block = _of_block(exponentials, start, stop)
         given = given if shift == 0 else given - shift
-        torch.exp(given, out=block)
+        block = torch.exp(given, out=_of_block(exponentials, start, stop))
         if q is not None:
             before, after = q[:, start:stop], q[:, start + 1 : stop + 1]  # (B, n, K)
-            linear += _expected(given, before, after)
-            linear += shift * (before.sum(-1).double() * after.sum(-1)).sum(-1)
+            linear = linear + _expected(given, before, after)
+            if shift != 0:
+                totals = before.sum(-1, dtype=torch.float64) * after.sum(-1, dtype=torch.float64)  # (B, n)
+                linear = linear + shift * totals.sum(-1)
         for t in range(start, stop):
-            s = _times(filters_[-1], block[:, t - start if block.shape[1] > 1 else 0])  # (B, K)
-            y = s * x[:, t + 1]
-            scale = y.amax(-1, keepdim=True)  # (B, 1)
-            sums.append(s)
-            filters_.append(chain.keep(t + 1, y / scale, filters_[-1]))
-            scales.append(chain.keep(t + 1, scale, one))
+            into = _times(a[:, t], block[:, t - start if block.shape[1] > 1 else 0])  # (B, K)
+            new = a[:, t + 1].mul_(into)
+            scale = new.amax(-1, keepdim=True)  # (B, 1)
+            if chain.alive is None:
+                new.div_(scale)
+            else:
+                new.copy_(chain.keep(t + 1, new / scale, a[:, t]))
+                scale = chain.keep(t + 1, scale, one)
+            sums.append(into)
+            scales.append(scale)
+    torch.stack(sums, 1, out=s)
     # log Z = Σ_t (log of what was taken out of step t) + log Σ_j a_T(j)
     steps = T - 1 if chain.alive is None else chain.alive.sum(-1) - 1
     out = torch.cat(scales, 1).double().log().sum(-1) + top[:, :, 0].double().sum(-1) + shift * steps
-    log_z = out + filters_[-1].double().sum(-1).log()
-    state = torch.empty(B, T, K, dtype=torch.float64, device=x.device)
-    a, s = _halves(state)
-    torch.stack(filters_, 1, out=a)
-    torch.stack(sums, 1, out=s)
-    return log_z - linear, state
+    return out + a[:, -1].double().sum(-1).log() - linear, state
 
 
 def _backward_scaled(
@@ -158,14 +161,16 @@ def _backward_scaled(
         gamma = chain.keep(t, before / before.sum(-1, keepdim=True), gamma)
         gammas.append(gamma)
         ratios.append(v)
-    grad = None
-    if pairs and not ratios:
-        grad = torch.zeros_like(chain.transitions)
-    elif pairs:
-        v = torch.stack(ratios[::-1], 1) * grad_loss[:, None, None]  # (B, T-1, K)
-        pull = None if q is None else q[:, 1:] * grad_loss[:, None, None]  # (B, T-1, K)
-        grad = _pair_gradient(chain, exponentials, a[:, :-1], v, q, pull)
-    return _emission_gradient(grad_loss, chain, q, torch.stack(gammas[::-1], 1)), grad
+    grad_emissions = _emission_gradient(grad_loss, chain, q, torch.stack(gammas[::-1], 1))
+    gammas.clear()  # (B, T, K) each: where K is small, not small next to the transitions
+    if not pairs:
+        return grad_emissions, None
+    if not ratios:
+        return grad_emissions, torch.zeros_like(chain.transitions)
+    v = torch.stack(ratios[::-1], 1) * grad_loss[:, None, None]  # (B, T-1, K)
+    ratios.clear()
+    pull = None if q is None else q[:, 1:] * grad_loss[:, None, None]  # (B, T-1, K)
+    return grad_emissions, _pair_gradient(chain, exponentials, a[:, :-1], v, q, pull)
 
 
 def _pair_gradient(

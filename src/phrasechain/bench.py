@@ -1,0 +1,279 @@
+"""``phrasechain bench``: figures of time as ratios in one run, against named peers and a floor."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from phrasechain.chain import ChainCRF, backend, kernel
+from phrasechain.progress import track
+
+Sizes = tuple[int, int, int]  # B sequences, T steps, K labels
+SIZES: tuple[Sizes, ...] = ((16, 3, 100), (16, 8, 100), (64, 32, 20), (32, 128, 10), (4, 16, 500))
+PEER = "pytorch-crf nll"
+DECODE_PEER = "pytorch-crf decode"
+
+
+@dataclass
+class Inputs:
+    """Scores, and targets like those of phrase grounding: about five of the labels share the mass of a step."""
+
+    emissions: Tensor  # (B, T, K)
+    transitions: Tensor  # (B, T-1, K, K)
+    shared: Tensor  # (K, K)
+    q: Tensor  # (B, T, K)
+    labels: Tensor  # (B, T)
+    peers: dict[str, torch.nn.Module] = field(default_factory=dict)
+
+    @staticmethod
+    def random(sizes: Sizes) -> Inputs:
+        B, T, K = sizes
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).requires_grad_()
+
+        q = torch.rand(B, T, K, generator=generator)
+        q = torch.where(q >= q.topk(min(5, K), -1).values[..., -1:], q, 0.0)
+        labels = torch.randint(K, (B, T), generator=generator)
+        return Inputs(normal(B, T, K), normal(B, T - 1, K, K), normal(K, K), q / q.sum(-1, keepdim=True), labels)
+
+    def pytorch_crf(self) -> torch.nn.Module:
+        if "pytorch-crf" not in self.peers:
+            from torchcrf import CRF
+
+            self.peers["pytorch-crf"] = CRF(self.emissions.shape[2], batch_first=True)
+        return self.peers["pytorch-crf"]
+
+    def clear(self) -> None:
+        for tensor in (self.emissions, self.transitions, self.shared):
+            tensor.grad = None
+        for module in self.peers.values():
+            module.zero_grad(set_to_none=True)
+
+
+def kl_full(x: Inputs) -> None:
+    ChainCRF(x.emissions, x.transitions).kl(x.q).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def kl_full_pure_torch(x: Inputs) -> None:
+    with kernel.disabled():
+        kl_full(x)
+
+
+def nll_shared(x: Inputs) -> None:
+    ChainCRF(x.emissions, x.shared).nll(x.labels).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def viterbi_full(x: Inputs) -> None:
+    with torch.no_grad():
+        ChainCRF(x.emissions, x.transitions).viterbi()
+
+
+def pytorch_crf_nll(x: Inputs) -> None:
+    (-x.pytorch_crf()(x.emissions, x.labels, reduction="sum")).backward()
+
+
+def pytorch_crf_decode(x: Inputs) -> None:
+    with torch.no_grad():
+        x.pytorch_crf().decode(x.emissions)  # type: ignore[operator]
+
+
+def plain_loop(x: Inputs) -> None:
+    """What one writes first: logsumexp in a loop, autograd for the rest."""
+    alpha = x.emissions[:, 0]
+    for t, step in enumerate(x.transitions.unbind(1), start=1):
+        alpha = torch.logsumexp(alpha[:, :, None] + step, 1) + x.emissions[:, t]
+    expected = (x.q * x.emissions).sum() + torch.einsum("bti,btij,btj->", x.q[:, :-1], x.transitions, x.q[:, 1:])
+    (alpha.logsumexp(-1).sum() - expected).backward()  # type: ignore[no-untyped-call]
+
+
+def torch_struct(x: Inputs) -> None:
+    from torch_struct import LinearChainCRF
+
+    potentials = x.transitions.transpose(2, 3)  # it indexes [new, old]
+    first = potentials[:, :1] + x.emissions[:, :1, None, :] + x.emissions[:, 1:2, :, None]
+    rest = potentials[:, 1:] + x.emissions[:, 2:, :, None]
+    LinearChainCRF(torch.cat([first, rest], 1)).partition.sum().backward()
+
+
+def floor(x: Inputs) -> None:
+    """exp of the transitions, and one gradient written."""
+    with torch.no_grad():
+        x.transitions.exp()
+        torch.empty_like(x.transitions).fill_(1.0)
+
+
+Method = Callable[[Inputs], None]
+METHODS: dict[str, tuple[Method, str]] = {
+    "kl, full transitions, compiled": (kl_full, PEER),
+    "kl, full transitions, pure torch": (kl_full_pure_torch, PEER),
+    "nll, one shared (K, K)": (nll_shared, PEER),
+    "logsumexp loop, autograd": (plain_loop, PEER),
+    "torch-struct, log Z": (torch_struct, PEER),
+    "floor": (floor, PEER),
+    PEER: (pytorch_crf_nll, PEER),
+    "viterbi, full transitions": (viterbi_full, DECODE_PEER),
+    DECODE_PEER: (pytorch_crf_decode, DECODE_PEER),
+}
+MEMORY_OF = ("kl, full transitions, compiled", "kl, full transitions, pure torch", "logsumexp loop, autograd")
+
+
+def methods_for(sizes: Sizes) -> list[str]:
+    """The methods that can run here at these sizes."""
+    B, T, K = sizes
+    names = list(METHODS)
+    if backend() != "compiled":
+        names.remove("kl, full transitions, compiled")
+    if find_spec("torchcrf") is None:
+        names = [name for name in names if name not in (PEER, DECODE_PEER)]
+    if find_spec("torch_struct") is None or B * T * K**3 * 4 > 2e9:  # its scan stores (B, T/2, K, K, K)
+        names.remove("torch-struct, log Z")
+    return names
+
+
+def time_methods(sizes: Sizes, threads: int, seconds: float) -> dict[str, float]:
+    """Milliseconds of each method: the median of calls in bursts that take turns, so that a slow moment hits all alike.
+
+    The first call of a burst is not counted: it finds the caches full of the others' data.
+    """
+    torch.set_num_threads(threads)
+    x, names = Inputs.random(sizes), methods_for(sizes)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    slow = {name for name in names if _time(METHODS[name][0], x) > seconds / 10}
+    start, rounds = time.perf_counter(), 0
+    gc.disable()
+    while rounds < 3 or (time.perf_counter() - start < seconds and rounds < 100):
+        for name in names:
+            if name not in slow or rounds == 0:
+                burst = [_time(METHODS[name][0], x) for _ in range(2 if name in slow else 6)]
+                times[name] += burst[1:]
+        rounds += 1
+    gc.enable()
+    return {name: statistics.median(found) * 1e3 for name, found in times.items()}
+
+
+def _keep_freed_memory() -> None:
+    """Tell glibc to keep what is freed, as allocators made for training do.
+
+    Otherwise much of the time of the small sizes is that of the system handing out the same pages again, by chance more
+    in one method than in the next.
+    """
+    if sys.platform == "linux":
+        trim_threshold, mmap_threshold = -1, -3
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 1 << 30)
+        mallopt(mmap_threshold, 1 << 25)
+
+
+def _time(method: Method, x: Inputs) -> float:
+    start = time.perf_counter()
+    method(x)
+    elapsed = time.perf_counter() - start
+    x.clear()
+    return elapsed
+
+
+def peak_memory(name: str, sizes: Sizes) -> float:
+    """Peak memory of one forward and backward pass over that of the transitions, its gradient included.
+
+    Measured in a process of its own, on a batch enlarged until the transitions take 64 MB.
+    """
+    B, T, K = sizes
+    enlarged = (max(B, (1 << 24) // ((T - 1) * K * K)), T, K)
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak_of_one_pass, (name, enlarged))
+
+
+def _peak_of_one_pass(name: str, sizes: Sizes) -> float:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    METHODS[name][0](Inputs.random((2, 2, 2)))  # what is loaded at the first call is not counted
+    x = Inputs.random(sizes)
+    before = _peak_bytes()
+    METHODS[name][0](x)
+    return (_peak_bytes() - before) / x.transitions.nbytes
+
+
+def _peak_bytes() -> int:
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count the parent's peak too
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def bench_chain(threads: tuple[int, ...] = (1, 2), seconds: float = 4.0, memory: bool = True) -> dict[str, object]:
+    """Everything that ``phrasechain bench chain`` prints, as plain data."""
+    warnings.filterwarnings("ignore", message=".*(arg_constraints|uint8 condition).*")  # of the peers
+    _keep_freed_memory()
+    before = torch.get_num_threads()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    jobs = [(count, sizes) for count in threads for sizes in SIZES]
+    times: dict[str, dict[str, dict[str, float]]] = {}
+    for count, sizes in track(jobs, len(jobs), "timing"):
+        times.setdefault(str(count), {})[_label(sizes)] = time_methods(sizes, count, seconds)
+    torch.set_num_threads(before)
+    found: dict[str, object] = {"load_average": load, "torch": torch.__version__, "backend": backend(), "ms": times}
+    if memory:
+        names = [name for name in MEMORY_OF if name in methods_for(SIZES[0])]
+        pairs = [(name, sizes) for name in names for sizes in SIZES]
+        peaks: dict[str, dict[str, float]] = {}
+        for name, sizes in track(pairs, len(pairs), "peak memory"):
+            peaks.setdefault(name, {})[_label(sizes)] = peak_memory(name, sizes)
+        found["peak_memory"] = peaks
+    return found
+
+
+def print_chain(found: dict[str, object], console: Console) -> None:
+    """Tables of milliseconds with the ratio to the peer behind them, and of memory."""
+    console.print(f"torch {found['torch']}, backend {found['backend']}, load average {found['load_average']:.2f}")
+    times = found["ms"]
+    assert isinstance(times, dict)
+    for threads, by_size in times.items():
+        table = Table(title=f"ms, and as a multiple of pytorch-crf ({threads} thread{'s' * (threads != '1')})")
+        table.add_column("forward + backward; B,T,K =")
+        for label in by_size:
+            table.add_column(label, justify="right")
+        for name, (_, peer) in METHODS.items():
+            table.add_row(name, *(_cell(by_size[label], name, peer) for label in by_size))
+        console.print(table)
+    peaks = found.get("peak_memory")
+    if isinstance(peaks, dict):
+        table = Table(title="peak memory over the transitions, gradient included")
+        table.add_column("B,T,K =")
+        for sizes in SIZES:
+            table.add_column(_label(sizes), justify="right")
+        for name, by_label in peaks.items():
+            table.add_row(name, *(f"{by_label[_label(sizes)]:.2f}" for sizes in SIZES))
+        console.print(table)
+    if find_spec("torchcrf") is None:
+        console.print("pytorch-crf is not installed, so there are no ratios: pip install 'phrasechain[dev]'")
+
+
+def _cell(times: dict[str, float], name: str, peer: str) -> str:
+    if name not in times:
+        return "–"
+    ratio = f" ({times[name] / times[peer]:.2f})" if peer in times and name != peer else ""
+    return f"{times[name]:.2f}{ratio}"
+
+
+def _label(sizes: Sizes) -> str:
+    return ",".join(map(str, sizes))

@@ -1,0 +1,95 @@
+"""The compiled kernel: its variants, threads and life after a fork."""
+
+import multiprocessing
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from phrasechain import ChainCRF
+from phrasechain.chain import backend, kernel
+from phrasechain.chain.recursion import Scores
+
+library = kernel.load()
+pytestmark = pytest.mark.skipif(library is None, reason="the compiled kernel was not built here")
+
+
+def everything(seed: int = 0) -> list[Tensor]:
+    """Values and gradients of a batch that takes every branch: wide and narrow K, ragged, masked, hard and soft."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for B, T, K, scale in [(9, 6, 37, 1.0), (3, 5, 5, 1.0), (4, 4, 16, 100.0), (5, 1, 8, 1.0), (40, 9, 40, 1.0)]:
+        mask = torch.rand(B, K, generator=generator) < 0.8
+        mask[:, 0] = True
+        lengths = torch.randint(1, T + 1, (B,), generator=generator)
+        for shape in ((K, K), (B, 1, K, K), (1, max(T - 1, 1), K, K), (B, max(T - 1, 1), K, K)):
+            emissions = (torch.randn(B, T, K, generator=generator) * scale).requires_grad_()
+            transitions = (torch.randn(shape, generator=generator) * scale).requires_grad_()
+            for where in ((None, None), (lengths, mask)):
+                crf = ChainCRF(emissions, transitions, *where)
+                q = torch.zeros(B, T, K)
+                q[:, :, 0] = 1.0
+                value = crf.kl(q)
+                grads = torch.autograd.grad(value.sum(), (emissions, transitions))
+                with torch.no_grad():
+                    found += [value.detach(), *grads, crf.viterbi()[0], crf.viterbi()[1]]
+    return found
+
+
+def assert_same(one: list[Tensor], other: list[Tensor]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_backend_names_it() -> None:
+    assert backend() == "compiled"
+
+
+def test_variant_for_any_machine_agrees() -> None:
+    assert library is not None
+    here = everything()
+    try:
+        assert library.phrasechain_use_any(1) == 0
+        assert_same(everything(), here)
+    finally:
+        library.phrasechain_use_any(0)
+
+
+def test_kernel_agrees_with_pure_torch() -> None:
+    compiled = everything()
+    with kernel.disabled():
+        assert backend() == "torch"
+        assert_same(everything(), compiled)
+
+
+def test_threads_change_nothing() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = everything()
+        torch.set_num_threads(3)
+        together = everything()
+    finally:
+        torch.set_num_threads(before)
+    assert_same(alone, together)
+
+
+def _loss_of_a_child(scores: Scores, q: Tensor, queue: "multiprocessing.Queue[list[float]]") -> None:
+    queue.put(kernel.forward(scores, q)[0].tolist())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork on Windows")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_works_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads live for one call, so a child of a process that used them is none the worse."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    scores, q = Scores(torch.randn(8, 6, 50), torch.randn(8, 5, 50, 50)), torch.full((8, 6, 50), 0.02)
+    expected = kernel.forward(scores, q)[0].tolist()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_loss_of_a_child, args=(scores, q, queue), daemon=True)
+    child.start()
+    assert queue.get(timeout=60) == expected
+    child.join(timeout=60)
+    assert child.exitcode == 0
