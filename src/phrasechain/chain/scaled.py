@@ -11,6 +11,8 @@ not, and for float64, the same recursion runs in the log domain (:mod:`phrasecha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -73,13 +75,17 @@ def _linear(chain: CleanScores, q: Tensor) -> Tensor:
     """Σ q ε − Σ q log q, (B,) in float64; emissions about their maximum, so that a constant costs no digits."""
     top = chain.emissions.amax(-1)  # (B, T)
     about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
-    negative_entropy: Tensor = torch.special.xlogy(q, q).sum(-1)  # (B, T)
+    negative_entropy = (q * q.clamp(min=1e-30).log()).sum(-1)  # (B, T)
     return (about + top.double() * q.sum(-1, dtype=torch.float64) - negative_entropy).sum(-1)
 
 
 def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Σ_t q_{t-1} τ_t q_t, (B,), of (B or 1, n or 1, K, K) and (B, n, K)."""
-    return (torch.matmul(before[:, :, None, :], transitions)[:, :, 0] * after).sum((1, 2))
+    if transitions.shape[-1] < 32:  # many small products are slower than one large sum
+        rows = (before[:, :, :, None] * transitions).sum(2)  # (B, n, K)
+    else:
+        rows = torch.matmul(before[:, :, None, :], transitions)[:, :, 0]
+    return (rows * after).sum((1, 2))
 
 
 def _is_whole(chain: CleanScores) -> bool:
@@ -97,6 +103,11 @@ def _blocks(chain: CleanScores) -> list[tuple[int, int]]:
 
 def _of_block(transitions: Tensor, start: int, stop: int) -> Tensor:
     return transitions[:, start:stop] if transitions.shape[1] > 1 else transitions
+
+
+def _matrices(block: Tensor, steps: int) -> Sequence[Tensor]:
+    """One (B or 1, K, K) per step of (B or 1, n or 1, K, K)."""
+    return block.unbind(1) if block.shape[1] == steps else [block[:, 0]] * steps
 
 
 def _times(a: Tensor, matrix: Tensor) -> Tensor:
@@ -117,7 +128,8 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
     a, s = _halves(state)
     torch.sub(chain.emissions, top, out=a).exp_()
     one = torch.ones_like(top[:, 0])  # (B, 1)
-    sums, scales = [a[:, 0]], [one]
+    filters_ = a.unbind(1)  # views: indexing in a loop would take as long as the sums
+    sums, scales = [filters_[0]], [one]
     linear = 0.0 if q is None else _linear(chain, q)
     for start, stop in _blocks(chain):
         given = _of_block(chain.transitions, start, stop)  # (B or 1, n, K, K)
@@ -129,15 +141,15 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
             if shift != 0:
                 totals = before.sum(-1, dtype=torch.float64) * after.sum(-1, dtype=torch.float64)  # (B, n)
                 linear = linear + shift * totals.sum(-1)
-        for t in range(start, stop):
-            into = _times(a[:, t], block[:, t - start if block.shape[1] > 1 else 0])  # (B, K)
-            new = a[:, t + 1].mul_(into)
+        for t, matrix in enumerate(_matrices(block, stop - start), start + 1):
+            into = _times(filters_[t - 1], matrix)  # (B, K)
+            new = filters_[t].mul_(into)
             scale = new.amax(-1, keepdim=True)  # (B, 1)
             if chain.alive is None:
                 new.div_(scale)
             else:
-                new.copy_(chain.keep(t + 1, new / scale, a[:, t]))
-                scale = chain.keep(t + 1, scale, one)
+                new.copy_(chain.keep(t, new / scale, filters_[t - 1]))
+                scale = chain.keep(t, scale, one)
             sums.append(into)
             scales.append(scale)
     torch.stack(sums, 1, out=s)
@@ -154,10 +166,11 @@ def _backward_scaled(
     a, s = _halves(state)
     gamma = a[:, -1] / a[:, -1].sum(-1, keepdim=True)  # (B, K)
     gammas, ratios = [gamma], []
+    filters_, sums = a.unbind(1), s.unbind(1)
+    matrices = _matrices(exponentials.transpose(2, 3), steps)
     for t in range(steps, 0, -1):
-        v = chain.keep(t, gamma / s[:, t], 0.0)  # (B, K)
-        matrix = exponentials[:, t - 1 if exponentials.shape[1] > 1 else 0]  # (B or 1, K, K)
-        before = a[:, t - 1] * _times(v, matrix.transpose(1, 2))  # (B, K)
+        v = chain.keep(t, gamma / sums[t], 0.0)  # (B, K)
+        before = filters_[t - 1] * _times(v, matrices[t - 1])  # (B, K)
         gamma = chain.keep(t, before / before.sum(-1, keepdim=True), gamma)
         gammas.append(gamma)
         ratios.append(v)
