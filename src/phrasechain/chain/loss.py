@@ -17,8 +17,8 @@ from phrasechain.chain.recursion import Scores, contract, filters
 
 def loss(scores: Scores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
-    run: Any = _Loss.apply if _is_eager(scores.emissions) else _forward_op
-    value: Tensor = run(scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q)[0]
+    inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q
+    value: Tensor = _Loss.apply(*inputs) if _is_eager(scores.emissions) else _forward_op(*inputs)[0]  # type: ignore[no-untyped-call]
     return value
 
 
@@ -109,10 +109,10 @@ class _Loss(torch.autograd.Function):
     """For eager mode, where a custom operator costs more than a small chain."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        output = _forward(*inputs)
-        _keep(ctx, inputs, output)
-        return output
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        value, *saved = _forward(*inputs)
+        ctx.save_for_backward(*inputs, *saved)
+        return value
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
