@@ -339,8 +339,8 @@ def test_a_path_that_is_no_text_is_shown_with_escapes(
     odd = folder / os.fsdecode(b"\xff.jsonl")
     odd.write_bytes((folder / "ours.jsonl").read_bytes())
     assert run(monkeypatch, "evaluate", odd, "--data", folder / "data.jsonl", "--html", folder / "out.html") == 0
-    assert "\\xff.jsonl on test" in capsys.readouterr().out
-    assert "\\xff.jsonl" in (folder / "out.html").read_text(encoding="utf-8")
+    assert "\\udcff.jsonl on test" in capsys.readouterr().out
+    assert "\\udcff.jsonl" in (folder / "out.html").read_text(encoding="utf-8")
 
 
 def test_text_from_files_is_not_taken_for_markup(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from phrasechain import __version__
 from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.files import write_output
+from phrasechain.files import reason, write_output
+from phrasechain.terminal import print_table, printable
+
+INTERRUPTED = 130  # the status that typer makes of Ctrl-C
 
 app = typer.Typer(
     help="Finds, for every noun phrase of a caption, the region of the image that it names.",
@@ -132,6 +136,7 @@ def import_features(
     Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from phrasechain.data.features import import_features as run
@@ -139,30 +144,35 @@ def import_features(
     report = run(
         files, out, format=format, dtype=dtype, ids=ids or (), on_error=on_error, limit=limit, extractor=extractor
     )
-    table = Table("images", "count", title=f"{out}")
+    table = Table("images", "count", title=escape(printable(str(out))))
     table.columns[1].justify = "right"
     table.add_row("written", f"{report.written:,}")
     table.add_row("already there", f"{report.already_there:,}")
     table.add_row("met again (first kept)", f"{report.duplicates:,}")
     table.add_row("broken, skipped", f"{report.skipped:,}")
-    Console().print(table)
+    print_table(table, Console())
     for problem in report.problems:
-        typer.echo(f"skipped {problem}", err=True)
+        typer.echo(f"skipped {printable(problem)}", err=True)
     if report.skipped:
         raise typer.Exit(1)
 
 
 def main() -> None:
-    """Run the command line; an error the user can mend is one line on stderr and status 2."""
+    """Run the command line; an error the user can mend is one line on stderr and status 2, an interrupt 130."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: no sign is worth a traceback
     try:
         app()
     except PhrasechainError as error:
-        print(f"phrasechain: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("phrasechain: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _stop(str(error), 2)
+    except OSError as error:
+        _stop(f"{error.filename or 'the output'}: {reason(error)}", 2)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _stop("interrupted", INTERRUPTED)
+        raise
 
 
-if __name__ == "__main__":
-    main()
+def _stop(message: str, status: int) -> NoReturn:
+    print(f"phrasechain: {printable(message)}", file=sys.stderr)
+    sys.exit(status)

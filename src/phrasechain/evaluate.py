@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,25 +117,20 @@ def evaluate_file(predictions: Path, data: Path, split: str, protocol: Protocol,
     gold = collect_gold(dataset.examples(split), protocol.regime)
     if len(gold) == 0:
         raise DataError(f"{data}: the split {split!r} has no phrase with a box: nothing to score")
-    warnings = [f"{_shown(data)}: {warning}"] if (warning := unexpected_count(dataset, split, len(gold))) else []
+    warnings = [f"{data}: {warning}"] if (warning := unexpected_count(dataset, split, len(gold))) else []
     matched = []
     for file in [predictions] if against is None else [predictions, against]:
         matched.append(match_predictions(gold, read_predictions(file), str(file)))
-        warnings += [f"{_shown(file)}: {warning}" for warning in _match_warnings(gold, matched[-1], protocol.regime)]
+        warnings += [f"{file}: {warning}" for warning in _match_warnings(gold, matched[-1], protocol.regime)]
     return Report(
-        predictions=_shown(predictions),
-        against=None if against is None else _shown(against),
-        data=_shown(data),
+        predictions=str(predictions),
+        against=None if against is None else str(against),
+        data=str(data),
         split=split,
         protocol=protocol,
         sections=tuple(score(gold, *matched, protocol=protocol)),
         warnings=tuple(warnings),
     )
-
-
-def _shown(path: Path) -> str:
-    """The path as text that can be printed and written, also where its bytes are no UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def score(gold: Gold, matched: Matched, against: Matched | None = None, *, protocol: Protocol) -> Iterator[Section]:
