@@ -150,6 +150,12 @@ def test_what_is_broken_is_named(data: Path) -> None:
         assert any(part in problem for problem in report.problems), part
 
 
+def test_remarks_of_the_decoder_are_no_problem(data: Path) -> None:
+    for image in ("10", "11"):  # an orientation that is announced but not there
+        Image.new("RGB", (100, 80)).save(data / "images" / f"{image}.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0")
+    assert check_dataset(data).is_usable
+
+
 def test_data_without_boxes_is_not_usable(tmp_path: Path) -> None:
     write_image(tmp_path / "data", "10", "[/EN#1/people A man] .\n", photo=(100, 80))
     assert "no phrase has a box" in check_dataset(tmp_path / "data").problems[0]

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from phrasechain.boxes import max_by_group, pairwise_iou_xyxy, union_by_group_xyxy
-from phrasechain.data.dataset import ALL, open_dataset, unexpected_count
-from phrasechain.data.images import check_image
+from phrasechain.data.dataset import open_dataset, unexpected_count
+from phrasechain.data.images import check_image, without_remarks
 from phrasechain.data.regimes import is_scored
 from phrasechain.data.store import FeatureStore
 from phrasechain.errors import DataError
 from phrasechain.metrics import NEVER, RIGHT
 from phrasechain.progress import track
-from phrasechain.schema import Box, Example, Phrase, Regions
+from phrasechain.schema import ALL, Box, Example, Phrase, Regions
 
 UPPER_BOUNDS_AT = (10, 36, 50, 100)
 
@@ -131,7 +131,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
 
 
 def _broken_photos(examples: Sequence[Example]) -> list[str]:
-    with ThreadPoolExecutor() as pool:
+    with without_remarks(), ThreadPoolExecutor() as pool:
         answers = pool.map(_photo_problem, examples)
         return [answer for answer in track(answers, len(examples), "Reading photos") if answer]
 

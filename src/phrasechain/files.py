@@ -69,9 +69,17 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("PHRASECHAIN_CACHE"):
         return Path(chosen)
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        base = os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local"
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
     return Path(base) / "phrasechain"
+
+
+def _home() -> Path:
+    """The user's home; for a user without one, as containers have, a place where nothing can be kept."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)

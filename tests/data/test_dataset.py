@@ -164,6 +164,17 @@ def test_a_cache_that_cannot_be_written_is_done_without(data: Path, tmp_path: Pa
     assert len(load_examples(data, cache=tmp_path / "file")) == 4
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there is no time of the last change")
+def test_an_edit_is_seen_even_where_size_and_time_are_kept(data: Path, cache: Path) -> None:
+    load_examples(data, cache=cache)
+    path = data / "Sentences" / "10.txt"
+    before = path.stat()
+    path.write_bytes(path.read_bytes().upper().replace(b"PEOPLE", b"people"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert list(load_examples(data, cache=cache)) == list(load_examples(data, cache=False))
+
+
 def test_the_data_stays_untouched(data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHRASECHAIN_CACHE", str(cache))
     before = sorted(data.rglob("*"))

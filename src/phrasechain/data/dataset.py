@@ -14,10 +14,9 @@ from phrasechain.data.jsonl import read_jsonl
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.files import read_bounded
 from phrasechain.progress import track
-from phrasechain.schema import Example
+from phrasechain.schema import ALL, Example
 
 OnError = Literal["raise", "skip"]
-ALL = "all"
 SPLIT_FILES = ("train", "val", "test", "fit", "dev")
 SPLIT_LIMIT = 64 << 20  # bytes
 #: Flickr30k Entities: its images, and the phrases with a box in its two splits for reporting.
@@ -148,9 +147,12 @@ def _cached_index(layout: Layout, compatibility: Compatibility, folder: Path | N
 
 
 def _signature(layout: Layout) -> str:
-    """Changes whenever a file of the captions or annotations comes, goes, or is written to."""
+    """Changes whenever a file of the captions or annotations comes, goes, or is written to.
+
+    Tools may set the time of the content (mtime) to what it was, but not that of the last change of any kind (ctime).
+    """
     rows = [
-        f"{entry.name}/{status.st_size}/{status.st_mtime_ns}"
+        f"{entry.name}/{status.st_size}/{status.st_mtime_ns}/{status.st_ctime_ns}"
         for entries in (layout.sentences, layout.annotations)
         for entry in entries.values()
         for status in (entry.stat(),)

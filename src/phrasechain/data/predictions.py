@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError
 from phrasechain.files import write_output
-from phrasechain.schema import Box
+from phrasechain.schema import NAME_LIMIT, Box
 
-ID_LIMIT = 1000  # characters
 PIXEL_LIMIT = 1e6
 TOP_REGIONS = 10  # what R@1, R@5 and R@10 need
 
@@ -77,8 +76,8 @@ def _prediction(record: Any, line: int) -> Prediction:
     if not isinstance(record, dict):
         raise DataError("the line is not a JSON object with image, caption, start, end, box and regions")
     image = record.get("image")
-    if not isinstance(image, str) or len(image) > ID_LIMIT:
-        raise DataError(f'"image" is not a text of at most {ID_LIMIT} characters, the image id')
+    if not isinstance(image, str) or len(image) > NAME_LIMIT:
+        raise DataError(f'"image" is not a text of at most {NAME_LIMIT} characters, the image id')
     caption, start, end = (_whole(record, key) for key in ("caption", "start", "end"))
     regions = record.get("regions", [])
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):

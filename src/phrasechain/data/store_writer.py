@@ -29,12 +29,11 @@ from phrasechain.data.store import (
 )
 from phrasechain.errors import DataError, PhrasechainError
 from phrasechain.files import reason, write_atomically
-from phrasechain.schema import Regions
+from phrasechain.schema import NAME_LIMIT, Regions, is_name
 
 LOCK_NAME = ".lock"
 SHARD_BYTES = 1 << 26
 MAX_REGIONS = 10_000  # of one image
-MAX_TEXT = 512  # code points of an image id or a class name
 _MAX_SIDE = 2**31 - 1
 
 
@@ -264,8 +263,8 @@ def _ready_boxes(values: Any, what: str) -> NDArray[np.float32]:
 
 
 def _check_text(text: Any, what: str) -> None:
-    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT or not text.isprintable():
-        raise DataError(f"{what} must be a printable text of 1 to {MAX_TEXT} signs, not {str(text)[:80]!r}")
+    if not is_name(text):
+        raise DataError(f"{what} must be a printable text of 1 to {NAME_LIMIT} signs, not {str(text)[:80]!r}")
 
 
 def _optional(part: Any, is_wanted: bool, what: str) -> Any:
