@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from phrasechain import __version__
-from phrasechain.check import UPPER_BOUNDS_AT, CheckReport, Split
+from phrasechain.check import CheckReport, Coverage, Split
 from phrasechain.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.terminal import print_table, printable
 
@@ -50,9 +50,9 @@ def draw_figure(report: CheckReport) -> bytes:
     drawn = drawn or {"all": report.splits["all"]}
     captions = {name: (split.phrases_per_caption, split.boxed_per_caption) for name, split in drawn.items()}
     regions = {
-        name: (split.coverage.gold_regions, split.coverage.gold_regions_per_phrase)
-        for name, split in drawn.items()
-        if split.coverage
+        name: (coverage.gold_regions, coverage.gold_regions_per_phrase)
+        for name, coverage in report.coverages.items()
+        if name in drawn
     }
     panels = [("phrases with a box per caption", "% of captions", captions)]
     if regions:
@@ -87,7 +87,7 @@ def _table(report: CheckReport) -> Table:
     for name in report.splits:
         table.add_column(escape(printable(name)), justify="right", no_wrap=True)
     splits = list(report.splits.values())
-    for section in (_count_rows(splits), _category_rows(splits), _coverage_rows(splits)):
+    for section in (_count_rows(splits), _category_rows(splits), _coverage_rows(list(report.coverages.values()))):
         for label, cells in section:
             table.add_row(escape(printable(label)), *cells)
         table.add_section()
@@ -120,16 +120,15 @@ def _category_rows(splits: Sequence[Split]) -> Iterator[Row]:
             yield f"  {name}", [f"{getattr(split.categories.get(name), field, 0):,}" for split in splits]
 
 
-def _coverage_rows(splits: Sequence[Split]) -> Iterator[Row]:
-    coverages = [split.coverage for split in splits if split.coverage]
+def _coverage_rows(coverages: Sequence[Coverage]) -> Iterator[Row]:
     if not coverages:
         return
     yield "images with regions", [f"{coverage.images:,}" for coverage in coverages]
     yield "regions per image", [f"{coverage.regions_per_image:.1f}" for coverage in coverages]
     yield "gold regions per phrase", [f"{coverage.gold_regions_per_phrase:.2f}" for coverage in coverages]
-    for kind in ("merged", "any"):
-        yield f"upper bound %, {kind} box", []
-        for k in UPPER_BOUNDS_AT:
+    for kind, bounds in coverages[0].upper_bounds.items():
+        yield f"upper bound %, {kind}", []
+        for k in bounds:
             yield f"  K={k}", [f"{100 * coverage.upper_bounds[kind][k]:.2f}" for coverage in coverages]
 
 

@@ -79,6 +79,9 @@ def evaluate(
     against: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
     ] = None,
+    features: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="Region features: also say what their regions allow at best.")
+    ] = None,
     regime: Annotated[
         str, typer.Option(help="Which phrases the chains of the file held: gold (those with a box) or all.")
     ] = "gold",
@@ -100,7 +103,7 @@ def evaluate(
     from phrasechain.report import print_report, report_dict, report_html
 
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
-    report = evaluate_file(predictions, data, split, protocol, against)
+    report = evaluate_file(predictions, data, split, protocol, against, features)
     if json_path:
         write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
     if html_path:

@@ -90,8 +90,9 @@ def _section_html(report: Report, section: Section) -> str:
 def _headline(report: Report) -> str:
     protocol = report.protocol
     against = f" against {report.against}" if report.against else ""
+    features = f", regions of {report.features}" if report.features else ""
     return (
-        f"{report.predictions}{against} on {report.split} of {report.data}; regime {protocol.regime}, "
+        f"{report.predictions}{against} on {report.split} of {report.data}{features}; regime {protocol.regime}, "
         f"pixels {protocol.convention}, intervals over images from {protocol.resamples:,} resamples, "
         f"seed {protocol.seed}"
     )
