@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phrasechain.errors import DataError
-from phrasechain.files import cache_folder, read_bounded, write_atomically, write_output
+from phrasechain.files import cache_folder, read_bounded, require_writable, write_atomically, write_output
 
 
 def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
@@ -26,6 +26,14 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_that_cannot_be_made_are_refused_before_the_work(tmp_path: Path) -> None:
+    require_writable(None, tmp_path / "new", Path("new"))
+    with pytest.raises(DataError, match=r"cannot be written: there is no folder .*none"):
+        require_writable(tmp_path / "none" / "new")
+    with pytest.raises(DataError, match="cannot be written: it is a folder"):
+        require_writable(tmp_path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

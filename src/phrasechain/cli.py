@@ -11,7 +11,7 @@ import typer
 
 from phrasechain import __version__
 from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.files import reason, write_output
+from phrasechain.files import reason, require_writable, write_output
 from phrasechain.terminal import print_table, printable
 
 INTERRUPTED = 130  # the status that typer makes of Ctrl-C
@@ -61,6 +61,7 @@ def check(
     from phrasechain.check import check_dataset
     from phrasechain.check_report import check_dict, draw_figure, print_check
 
+    require_writable(figure, json_path)
     report = check_dataset(data, features)
     if figure:
         write_output(figure, draw_figure(report))
@@ -102,6 +103,7 @@ def evaluate(
     from phrasechain.evaluate import Protocol, evaluate_file
     from phrasechain.report import print_report, report_dict, report_html
 
+    require_writable(json_path, html_path)
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
     report = evaluate_file(predictions, data, split, protocol, against, features)
     if json_path:
@@ -169,7 +171,7 @@ def main() -> None:
     except PhrasechainError as error:
         _stop(str(error), 2)
     except OSError as error:
-        _stop(f"{error.filename or 'the output'}: {reason(error)}", 2)
+        _stop(f"{error.filename}: {reason(error)}" if error.filename else reason(error), 2)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             _stop("interrupted", INTERRUPTED)

@@ -45,6 +45,15 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def require_writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be made where the user asked for them: before the long work, not after it."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise DataError(f"{path}: cannot be written: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise DataError(f"{path}: cannot be written: it is a folder")
+
+
 def write_output(path: Path, data: bytes) -> None:
     """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
     try:

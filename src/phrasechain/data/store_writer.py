@@ -69,6 +69,7 @@ class StoreWriter:
         self.path = Path(path)
         self.info = info
         self._shard_bytes = shard_bytes
+        _refuse_other_folder(self.path)
         self._lock = _locked(self.path)
         try:
             with _disk(self.path):
@@ -79,9 +80,6 @@ class StoreWriter:
 
     def _start(self) -> None:
         if not (self.path / HEADER_NAME).exists():
-            strangers = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"} - {LOCK_NAME}
-            if strangers:
-                raise DataError(f"{self.path}: a folder that is no region store and not empty; choose another name")
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, None))
         existing = FeatureStore.open(self.path, partial=True)
         for part in fields(StoreInfo):
@@ -183,6 +181,14 @@ def merge_stores(sources: Sequence[Path | str], target: Path | str, shard_bytes:
                     writer.add(store[image])
         writer.finish()
         return len(writer)
+
+
+def _refuse_other_folder(path: Path) -> None:
+    """Leave a folder alone that holds something else than a store, or what is left of one that was begun."""
+    if not path.is_dir() or (path / HEADER_NAME).exists():
+        return
+    if any(file.name != LOCK_NAME and file.suffix != ".tmp" for file in path.iterdir()):
+        raise DataError(f"{path}: a folder that is no region store and not empty; choose another name")
 
 
 def _locked(path: Path) -> FileLock:
