@@ -90,8 +90,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     store = None if features is None else FeatureStore.open(features)
     dataset = open_dataset(data)
     examples = {example.image: example for example in dataset.examples(on_error="skip")}
-    listed = {image for images in dataset.splits.values() for image in images}.union(dataset.images)
-    stopping = dataset.problems_of(listed)
+    wanted = {None, *dataset.images, *(image for images in dataset.splits.values() for image in images)}
     missing = [f"image {example.image}: no photo" for example in examples.values() if example.path is None]
     broken = _broken_photos(list(examples.values()))
     outside = {image: boxes for image, example in examples.items() if (boxes := _boxes_outside(example))}
@@ -101,8 +100,8 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     splits = {name: _split(chosen) for name, chosen in usable.items()}
     coverages = {} if store is None else _coverages(usable, store)
 
-    problems = [problem.message for problem in stopping]
-    warnings = [problem.message for problem in dataset.problems if problem not in stopping]
+    problems = [problem.message for problem in dataset.problems if problem.image in wanted]
+    warnings = [problem.message for problem in dataset.problems if problem.image not in wanted]
     (problems if store is None else warnings).extend(missing + broken)
     problems += [] if store is None else [*store.damaged(), *unfit_regions(examples.values(), store)]
     if splits[ALL].boxed == 0:

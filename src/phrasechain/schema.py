@@ -20,6 +20,8 @@ NOT_VISUAL = "notvisual"
 ALL = "all"
 #: The longest image id, split, category or entity that a file may give, in code points.
 NAME_LIMIT = 512
+#: No coordinate of a box in a file may be larger, in pixels.
+COORDINATE_LIMIT = 1_000_000
 #: Phrases of one caption; the benchmark has at most 24.
 PHRASE_LIMIT = 1000
 

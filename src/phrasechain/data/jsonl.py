@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phrasechain.data.flickr30k import PIXEL_LIMIT, Problem
+from phrasechain.data.flickr30k import Problem
 from phrasechain.data.images import image_size, without_remarks
 from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError, unknown_name
-from phrasechain.schema import ALL, NAME_LIMIT, PHRASE_LIMIT, Box, Caption, Example, Phrase, is_name
+from phrasechain.schema import ALL, COORDINATE_LIMIT, NAME_LIMIT, PHRASE_LIMIT, Box, Caption, Example, Phrase, is_name
 
 DEFAULT_SPLIT = "train"
 IMAGE_KEYS = ("image", "id", "width", "height", "split", "captions")
@@ -136,8 +136,8 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
 def _box(value: Any) -> Box:
     if not (isinstance(value, list) and len(value) == 4 and all(_is_number(side) for side in value)):
         raise DataError("a box is [x0, y0, x1, y1], four numbers")
-    if max(map(abs, value)) > PIXEL_LIMIT:
-        raise DataError(f"a box lies within ±{PIXEL_LIMIT:,.0f} pixels")
+    if max(map(abs, value)) > COORDINATE_LIMIT:
+        raise DataError(f"a box lies within ±{COORDINATE_LIMIT:,} pixels")
     x0, y0, x1, y1 = map(float, value)
     if not (x0 < x1 and y0 < y1):
         raise DataError(f"the box {value} is empty: x0 < x1 and y0 < y1 in [x0, y0, x1, y1]")
@@ -185,6 +185,6 @@ def _name(value: Any, what: str) -> str:
 
 def _whole(record: Mapping[str, Any], key: str, low: int) -> int:
     value = record.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= PIXEL_LIMIT:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= COORDINATE_LIMIT:
         raise DataError(f'"{key}" is not a whole number of {low} or more')
     return value
