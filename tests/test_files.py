@@ -36,6 +36,23 @@ def test_files_that_cannot_be_made_are_refused_before_the_work(tmp_path: Path) -
         require_writable(tmp_path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_what_is_no_plain_file_is_written_through(tmp_path: Path) -> None:
+    link, target, pipe = tmp_path / "link", tmp_path / "target", tmp_path / "pipe"
+    link.symlink_to(target)
+    write_output(link, b"data")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"data"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_output(pipe, b"data")
+        assert os.read(reader, 10) == b"data"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")

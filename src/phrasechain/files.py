@@ -55,9 +55,15 @@ def require_writable(*paths: Path | None) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
+    """Write a file that the user asked for, all or nothing; where that cannot be, say why.
+
+    What is no plain file (``/dev/stdout``, a pipe, a link) is written through, not replaced.
+    """
     try:
-        write_atomically(path, data)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(data)
+        else:
+            write_atomically(path, data)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {reason(error)}") from None
 

@@ -61,6 +61,14 @@ def test_a_split_has_the_order_of_its_file(data: Path, cache: Path) -> None:
     )
 
 
+def test_hidden_files_are_no_data(data: Path, cache: Path) -> None:
+    for name in ("Sentences/._10.txt", "Annotations/._10.xml", "images/._10.jpg", "Sentences/.DS_Store"):
+        (data / name).write_bytes(b"\0\5\x16\7")
+    dataset = open_dataset(data, cache=cache)
+    assert dataset.images == ("10", "11", "12", "13")
+    assert dataset.problems == ()
+
+
 def test_a_missing_split_is_answered_with_those_that_exist(data: Path, cache: Path) -> None:
     with pytest.raises(DataError) as error:
         load_examples(data, "vall", cache=cache)

@@ -120,6 +120,13 @@ def test_damaged_npz_gives_an_error_or_a_store(tmp_path_factory: pytest.TempPath
         assert FeatureStore.open(folder / "s").ids == ("1000",)
 
 
+def test_hidden_files_are_no_features(tmp_path: Path):
+    write_ddpn(tmp_path / "npz", IMAGES)
+    (tmp_path / "npz" / "._1000.npz").write_bytes(b"\0\5\x16\7")
+    import_features([tmp_path / "npz"], tmp_path / "s")
+    assert_imported(tmp_path / "s", IMAGES)
+
+
 def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_ddpn(tmp_path / "npz", IMAGES)
     (tmp_path / "npz" / "more").mkdir()

@@ -41,8 +41,8 @@ def _npz_files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be listed: {reason(error)}")
 
-    walk = os.walk(folder, onerror=refuse)
-    return sorted(Path(parent, name) for parent, _, names in walk for name in names if name.endswith(".npz"))
+    files = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(file for file in files if file.suffix == ".npz" and not file.name.startswith("."))
 
 
 def image_id(file: Path) -> str:

@@ -85,10 +85,14 @@ def scan(root: Path) -> Layout:
 def _list_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if entry.name.lower().endswith(suffixes) and entry.is_file()]
+            found = [entry for entry in entries if _is_data(entry.name, suffixes) and entry.is_file()]
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {reason(error)}") from None
     return {entry.name.rpartition(".")[0]: entry for entry in sorted(found, key=lambda entry: entry.name)}
+
+
+def _is_data(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.lower().endswith(suffixes) and not name.startswith(".")  # archives of macOS hold a ._NAME for each
 
 
 def read_image(layout: Layout, image: str, compatibility: Compatibility) -> tuple[Example | None, list[Problem]]:
