@@ -1,6 +1,12 @@
-"""Small annotated images for tests, made of words."""
+"""Small annotated images for tests, made of words, and stores of regions without features to speak of."""
 
-from phrasechain.schema import Box, Caption, Example, Phrase
+from pathlib import Path
+
+import numpy as np
+
+from phrasechain.data.shard import StoreInfo
+from phrasechain.data.store_writer import StoreWriter
+from phrasechain.schema import Box, Caption, Example, Phrase, Regions
 
 
 def make_caption(index: int, *phrases: tuple[str, str | None, tuple[str, ...], tuple[Box, ...] | None]) -> Caption:
@@ -17,3 +23,14 @@ def make_caption(index: int, *phrases: tuple[str, str | None, tuple[str, ...], t
 
 def make_example(image: str, *captions: Caption, width: int = 100, height: int = 80) -> Example:
     return Example(image, None, width, height, captions)
+
+
+def write_store(folder: Path, boxes: dict[str, list[list[float]]], objectness: list[float] | None = None) -> Path:
+    """Regions of images of 100×80 pixels."""
+    with StoreWriter(folder, StoreInfo(dimension=1, has_objectness=objectness is not None)) as writer:
+        for image, rows in boxes.items():
+            score = None if objectness is None else np.array(objectness, np.float32)
+            features = np.zeros((len(rows), 1), np.float16)
+            writer.add(Regions(image, 100, 80, np.array(rows, np.float32), features, score))
+        writer.finish()
+    return folder

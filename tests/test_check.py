@@ -4,20 +4,17 @@ import json
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
+from builders import write_store
 from official_layout import write_image
 from phrasechain.check import Category, CheckReport, check_dataset
 from phrasechain.check_report import check_dict, draw_figure, print_check
 from phrasechain.cli import app
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store_writer import StoreWriter
 from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +42,6 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-def write_store(folder: Path, boxes: dict[str, list[list[float]]], objectness: list[float] | None = None) -> Path:
-    with StoreWriter(folder, StoreInfo(dimension=1, has_objectness=objectness is not None)) as writer:
-        for image, rows in boxes.items():
-            score = None if objectness is None else np.array(objectness, np.float32)
-            features = np.zeros((len(rows), 1), np.float16)
-            writer.add(Regions(image, 100, 80, np.array(rows, np.float32), features, score))
-        writer.finish()
-    return folder
-
-
 FAR = [50.0, 50.0, 60.0, 60.0]
 
 
@@ -73,7 +60,7 @@ def test_counts_of_each_split(data: Path) -> None:
     }
     assert train.phrases_per_caption == (1, 1, 1)
     assert train.boxed_per_caption == 1.0
-    assert train.coverage is None
+    assert report.coverages == {}
     assert report.splits["all"].boxed == 4
     assert list(report.splits) == ["train", "val", "fit", "dev", "all"]
 
@@ -82,7 +69,8 @@ def test_usable_data_has_warnings_at_most(data: Path) -> None:
     report = check_dataset(data)
     assert report.is_usable
     assert (report.missing_photos, report.broken_photos, report.boxes_outside) == (0, 0, 1)
-    assert report.warnings == ("image 11: boxes outside it: 1",)
+    unexpected = "val has 1 phrases with a box where Flickr30k Entities has 14,433"
+    assert report.warnings == (unexpected, "image 11: boxes outside it: 1")
 
 
 def test_coverage_is_counted_by_hand(data: Path, tmp_path: Path) -> None:
@@ -91,33 +79,29 @@ def test_coverage_is_counted_by_hand(data: Path, tmp_path: Path) -> None:
     small = [0.0, 0.0, 4.0, 4.0]  # entity 2, and a box of entity 1
     rows = [FAR] * 9 + [small, part] + [FAR] * 30 + [own]
     report = check_dataset(data, write_store(tmp_path / "store", {"10": rows, "11": [FAR]}))
-    train, val = report.splits["train"].coverage, report.splits["val"].coverage
-    assert train is not None
-    assert val is not None
+    train, val = report.coverages["train"], report.coverages["val"]
     assert (train.images, train.regions_per_image) == (1, 42)
     assert train.gold_regions == (0, 1, 2)  # hats: small; twice the men: part, own
     assert train.gold_regions_per_phrase == pytest.approx(5 / 3)
-    assert train.upper_bounds["merged"] == pytest.approx({10: 1 / 3, 36: 1, 50: 1, 100: 1})
-    assert train.upper_bounds["any"] == {10: 1, 36: 1, 50: 1, 100: 1}
+    assert train.upper_bounds["merged box"] == pytest.approx({"10": 1 / 3, "36": 1, "50": 1, "100": 1, "all": 1})
+    assert train.upper_bounds["any box"] == {"10": 1, "36": 1, "50": 1, "100": 1, "all": 1}
     assert val.gold_regions == (1,)
-    assert val.upper_bounds["merged"][100] == 0
+    assert val.upper_bounds["merged box"]["all"] == 0
     assert report.is_usable
 
 
 def test_the_first_regions_are_those_of_highest_objectness(data: Path, tmp_path: Path) -> None:
     rows = [FAR] * 10 + [[0.0, 0.0, 20.0, 10.0]]
     store = write_store(tmp_path / "store", {"10": rows, "11": rows}, objectness=[0.5] * 10 + [0.9])
-    coverage = check_dataset(data, store).splits["train"].coverage
-    assert coverage is not None
-    assert coverage.upper_bounds["merged"][10] == pytest.approx(2 / 3)
+    coverage = check_dataset(data, store).coverages["train"]
+    assert coverage.upper_bounds["merged box"]["10"] == pytest.approx(2 / 3)
 
 
 def test_images_without_regions_stay_in_the_denominator(data: Path, tmp_path: Path) -> None:
     report = check_dataset(data, write_store(tmp_path / "store", {"10": [[0.0, 0.0, 20.0, 10.0]]}))
-    coverage = report.splits["all"].coverage
-    assert coverage is not None
+    coverage = report.coverages["all"]
     assert (coverage.images, coverage.gold_regions) == (1, (2, 2))
-    assert coverage.upper_bounds["merged"][10] == 2 / 4
+    assert coverage.upper_bounds["merged box"]["10"] == 2 / 4
     assert report.problems == (f"image 11: not in the store {tmp_path / 'store'}",)
 
 
@@ -126,6 +110,19 @@ def test_regions_of_another_image_size_are_a_problem(data: Path, tmp_path: Path)
     path = data / "Annotations" / "11.xml"
     path.write_text(path.read_text().replace("<width>100", "<width>200"))
     assert any("100×80 in the store" in problem for problem in check_dataset(data, store).problems)
+
+
+def test_a_damaged_shard_is_a_problem(data: Path, tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", {"10": [FAR], "11": [FAR]})
+    shard = store / "shard-000000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+    (problem,) = check_dataset(data, store).problems
+    assert problem.startswith(f"{shard}: the checksum is wrong")
+
+
+def test_an_image_in_two_splits_is_a_warning(data: Path) -> None:
+    (data / "test.txt").write_text("11\n")
+    assert "val and test have 1 images in common, such as 11" in check_dataset(data).warnings
 
 
 def test_photos_stand_in_the_way_only_without_features(data: Path, tmp_path: Path) -> None:
@@ -148,6 +145,12 @@ def test_what_is_broken_is_named(data: Path) -> None:
     report = check_dataset(data)
     for part in ("10.txt:1: a '[' is never closed", "10.txt: holds no caption", "val.txt:2: 12 is listed", "11.jpg: "):
         assert any(part in problem for problem in report.problems), part
+
+
+def test_remarks_of_the_decoder_are_no_problem(data: Path) -> None:
+    for image in ("10", "11"):  # an orientation that is announced but not there
+        Image.new("RGB", (100, 80)).save(data / "images" / f"{image}.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0")
+    assert check_dataset(data).is_usable
 
 
 def test_data_without_boxes_is_not_usable(tmp_path: Path) -> None:

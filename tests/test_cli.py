@@ -1,11 +1,64 @@
-"""The command line itself: help without torch, versions, errors in one line."""
+"""The command line itself: help without torch, and whatever goes wrong is one line and a status."""
 
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 
 import phrasechain
+from official_layout import write_image
+from phrasechain import check, cli
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PHRASECHAIN_CACHE", str(tmp_path / "cache"))
+    write_image(tmp_path / "data", "10", "[/EN#1/people A man] .\n", [(["1"], [(1, 1, 10, 10)], {})], photo=(100, 80))
+    return tmp_path / "data"
+
+
+def status(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> object:
+    monkeypatch.setattr(sys, "argv", ["phrasechain", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code or 0
+
+
+@pytest.mark.parametrize("command", [["check"], ["evaluate", "--data", "."], ["import-features", "--out", "store"]])
+def test_what_the_system_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    too_long = "a" * 5000
+    assert status(monkeypatch, *command, too_long) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_name_that_would_steer_the_terminal_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(monkeypatch, "check", "no\nsuch\x1b[2J") == 2
+    assert capsys.readouterr().err == "phrasechain: no\\nsuch\\x1b[2J: no such file or folder\n"
+
+
+def test_an_interrupt_is_one_line(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check_dataset", interrupted)
+    assert status(monkeypatch, "check", data) == 130
+    assert capsys.readouterr().err == "phrasechain: interrupted\n"
+
+
+def test_a_terminal_that_knows_ascii_only_gets_escapes(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data / "val.txt").write_text("10\nnäht\n", encoding="utf-8")
+    stdout = TextIOWrapper(BytesIO(), encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert status(monkeypatch, "check", data) == 1
+    assert b"n\\xe4ht is listed" in stdout.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import make_caption, make_example
+from builders import make_caption, make_example, write_store
+from official_layout import write_image
 from phrasechain import cli
-from phrasechain.data import dataset
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold, match_predictions
 from phrasechain.data.predictions import Prediction, write_predictions
@@ -300,11 +300,26 @@ def test_a_file_of_another_regime_is_noticed(folder: Path) -> None:
         assert lengths == ({"1"} if regime == "gold" else {"1", "2"})
 
 
-def test_an_unexpected_count_of_a_known_split_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "OFFICIAL_IMAGES", 2)
-    report = evaluate_file(folder / "ours.jsonl", folder / "data.jsonl", "test", Protocol())
-    (warning,) = report.warnings
-    assert "test has 2 phrases with a box where Flickr30k Entities has 14,481" in warning
+@pytest.mark.parametrize("convention", ["half_open", "plus_one"])
+def test_a_store_bounds_what_its_regions_allow(folder: Path, convention: str) -> None:
+    far = [60.0, 60.0, 70.0, 70.0]
+    store = write_store(folder / "store", {"x": [far] * 36 + [[0.0, 0.0, 40.0, 20.0]]})  # IoU 0.5 as half-open boxes
+    protocol = Protocol(convention=convention)
+    report = evaluate_file(folder / "ours.jsonl", folder / "data.jsonl", "test", protocol, features=store)
+    for name in ("merged box", "any box"):
+        bounds = [report.sections[1].figure(f"regions of the store, {name}", f"upper bound, K={k}") for k in (36, 50)]
+        assert [(bound.sum, bound.total) for bound in bounds] == [(0, 2), (1, 2)]
+    assert report.warnings == (f"image y: not in the store {store}",)
+
+
+def test_an_unexpected_count_of_a_known_split_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHRASECHAIN_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "data"
+    write_image(data, "10", "[/EN#1/people A man] .\n", [(["1"], [(1, 1, 10, 10)], {})])
+    (data / "test.txt").write_text("10\n")
+    write_predictions(tmp_path / "ours.jsonl", [Prediction("10", 0, 0, 5, (0, 0, 10, 10))])
+    (warning,) = evaluate_file(tmp_path / "ours.jsonl", data, "test", Protocol()).warnings
+    assert warning == f"{data}: test has 1 phrases with a box where Flickr30k Entities has 14,481"
 
 
 @pytest.mark.parametrize(
@@ -339,8 +354,8 @@ def test_a_path_that_is_no_text_is_shown_with_escapes(
     odd = folder / os.fsdecode(b"\xff.jsonl")
     odd.write_bytes((folder / "ours.jsonl").read_bytes())
     assert run(monkeypatch, "evaluate", odd, "--data", folder / "data.jsonl", "--html", folder / "out.html") == 0
-    assert "\\xff.jsonl on test" in capsys.readouterr().out
-    assert "\\xff.jsonl" in (folder / "out.html").read_text(encoding="utf-8")
+    assert "\\udcff.jsonl on test" in capsys.readouterr().out
+    assert "\\udcff.jsonl" in (folder / "out.html").read_text(encoding="utf-8")
 
 
 def test_text_from_files_is_not_taken_for_markup(

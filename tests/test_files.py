@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phrasechain.errors import DataError
-from phrasechain.files import cache_folder, read_bounded, write_atomically, write_output
+from phrasechain.files import cache_folder, read_bounded, require_writable, write_atomically, write_output
 
 
 def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
@@ -26,6 +26,31 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) 
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_that_cannot_be_made_are_refused_before_the_work(tmp_path: Path) -> None:
+    require_writable(None, tmp_path / "new", Path("new"))
+    with pytest.raises(DataError, match=r"cannot be written: there is no folder .*none"):
+        require_writable(tmp_path / "none" / "new")
+    with pytest.raises(DataError, match="cannot be written: it is a folder"):
+        require_writable(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_what_is_no_plain_file_is_written_through(tmp_path: Path) -> None:
+    link, target, pipe = tmp_path / "link", tmp_path / "target", tmp_path / "pipe"
+    link.symlink_to(target)
+    write_output(link, b"data")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"data"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_output(pipe, b"data")
+        assert os.read(reader, 10) == b"data"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +88,14 @@ def test_caches_go_where_the_platform_keeps_them(
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
     assert cache_folder() == Path(folder)
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("PHRASECHAIN_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(OSError, match="Not a directory"):
+        cache_folder().mkdir(parents=True)

@@ -9,7 +9,7 @@ import phrasechain
 
 ROOT = Path(phrasechain.__file__).parent
 LAYERS = [
-    {"schema", "errors", "config", "progress", "files"},
+    {"schema", "errors", "config", "progress", "files", "terminal"},
     {"chain", "boxes", "metrics", "draw"},
     {"data", "text", "vision"},
     {"model", "scores", "losses", "decode", "baselines"},

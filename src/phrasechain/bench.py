@@ -22,6 +22,7 @@ from torch import Tensor
 
 from phrasechain.chain import ChainCRF, backend, kernel
 from phrasechain.progress import track
+from phrasechain.terminal import print_table
 
 Sizes = tuple[int, int, int]  # B sequences, T steps, K labels
 SIZES: tuple[Sizes, ...] = ((16, 3, 100), (16, 8, 100), (64, 32, 20), (32, 128, 10), (4, 16, 500))
@@ -254,7 +255,7 @@ def print_chain(found: dict[str, object], console: Console) -> None:
             table.add_column(label, justify="right")
         for name, (_, peer) in METHODS.items():
             table.add_row(name, *(_cell(by_size[label], name, peer) for label in by_size))
-        console.print(table)
+        print_table(table, console)
     peaks = found.get("peak_memory")
     if isinstance(peaks, dict):
         table = Table(title="peak memory over the transitions, gradient included")
@@ -263,7 +264,7 @@ def print_chain(found: dict[str, object], console: Console) -> None:
             table.add_column(_label(sizes), justify="right")
         for name, by_label in peaks.items():
             table.add_row(name, *(f"{by_label[_label(sizes)]:.2f}" for sizes in SIZES))
-        console.print(table)
+        print_table(table, console)
     if find_spec("torchcrf") is None:
         console.print("pytorch-crf is not installed, so there are no ratios: pip install 'phrasechain[dev]'")
 

@@ -6,22 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from phrasechain.boxes import max_by_group, pairwise_iou_xyxy, union_by_group_xyxy
-from phrasechain.data.dataset import ALL, open_dataset, unexpected_count
-from phrasechain.data.images import check_image
+from phrasechain.data.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
+from phrasechain.data.dataset import open_dataset, unexpected_count
+from phrasechain.data.gold import collect_gold
+from phrasechain.data.images import check_image, without_remarks
 from phrasechain.data.regimes import is_scored
 from phrasechain.data.store import FeatureStore
 from phrasechain.errors import DataError
-from phrasechain.metrics import NEVER, RIGHT
 from phrasechain.progress import track
-from phrasechain.schema import Box, Example, Phrase, Regions
-
-UPPER_BOUNDS_AT = (10, 36, 50, 100)
+from phrasechain.schema import ALL, Box, Example, Phrase
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +36,14 @@ class Coverage:
 
     A region is a phrase's if its IoU with the smallest box around the phrase's boxes is at least 0.5. The upper bounds
     at K take the first K regions, by objectness where the store has it: the share of phrases that have one of their
-    own among them (``merged``), or one with IoU ≥ 0.5 with any of the phrase's boxes (``any``).
+    own among them (merged box), or one with IoU ≥ 0.5 with any of the phrase's boxes (any box).
     """
 
     images: int  # with regions
     regions_per_image: float
     gold_regions: tuple[int, ...]  # how many phrases have 0, 1, 2, … regions
     gold_regions_per_phrase: float
-    upper_bounds: dict[str, dict[int, float]]  # merged | any, K
+    upper_bounds: dict[str, dict[str, float]]  # merged box | any box, K
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,6 @@ class Split:
     categories: dict[str, Category]
     phrases_per_caption: tuple[int, ...]  # how many captions have 0, 1, 2, … phrases with a box
     boxed_per_caption: float
-    coverage: Coverage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +70,7 @@ class CheckReport:
     data: str
     features: str | None
     splits: dict[str, Split]
+    coverages: dict[str, Coverage]  # of each split; none without a store
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
     missing_photos: int
@@ -84,16 +82,6 @@ class CheckReport:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Hits:
-    """The phrases with a box of one image: how many regions are theirs, and the rank of the first that is."""
-
-    gold: Tensor  # (P,)
-    merged: Tensor  # (P,) NEVER where there is none
-    any: Tensor  # (P,)
-    regions: int
-
-
 def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     """Read everything there is: the annotation, every photo to its last pixel, and the boxes of the store.
 
@@ -102,26 +90,30 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     store = None if features is None else FeatureStore.open(features)
     dataset = open_dataset(data)
     examples = {example.image: example for example in dataset.examples(on_error="skip")}
-    listed = {image for images in dataset.splits.values() for image in images}.union(dataset.images)
-    stopping = dataset.problems_of(listed)
+    wanted = {None, *dataset.images, *(image for images in dataset.splits.values() for image in images)}
     missing = [f"image {example.image}: no photo" for example in examples.values() if example.path is None]
     broken = _broken_photos(list(examples.values()))
     outside = {image: boxes for image, example in examples.items() if (boxes := _boxes_outside(example))}
-    hits = None if store is None else _all_hits(examples, store)
-    splits = {name: _split(dataset.ids(name), examples, hits) for name in [*dataset.splits, ALL]}
+    usable = {
+        name: [examples[image] for image in dataset.ids(name) if image in examples] for name in [*dataset.splits, ALL]
+    }
+    splits = {name: _split(chosen) for name, chosen in usable.items()}
+    coverages = {} if store is None else _coverages(usable, store)
 
-    problems = [problem.message for problem in stopping]
-    warnings = [problem.message for problem in dataset.problems if problem not in stopping]
+    problems = [problem.message for problem in dataset.problems if problem.image in wanted]
+    warnings = [problem.message for problem in dataset.problems if problem.image not in wanted]
     (problems if store is None else warnings).extend(missing + broken)
-    problems += [] if store is None else _unfit_regions(examples.values(), store)
+    problems += [] if store is None else [*store.damaged(), *unfit_regions(examples.values(), store)]
     if splits[ALL].boxed == 0:
         problems.append(f"{data}: no phrase has a box: there is nothing to learn from and nothing to score")
+    warnings += _overlaps(dataset.splits)
     warnings += [f"image {image}: boxes outside it: {len(boxes)}" for image, boxes in outside.items()]
     counts = [unexpected_count(dataset, name, split.boxed) for name, split in splits.items()]
     return CheckReport(
         data=str(data),
         features=None if features is None else str(features),
         splits=splits,
+        coverages=coverages,
         problems=tuple(problems),
         warnings=(*[count for count in counts if count], *warnings),
         missing_photos=len(missing),
@@ -131,7 +123,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
 
 
 def _broken_photos(examples: Sequence[Example]) -> list[str]:
-    with ThreadPoolExecutor() as pool:
+    with without_remarks(), ThreadPoolExecutor() as pool:
         answers = pool.map(_photo_problem, examples)
         return [answer for answer in track(answers, len(examples), "Reading photos") if answer]
 
@@ -153,17 +145,22 @@ def _boxes_outside(example: Example) -> set[Box]:
     return {box for box in boxes if min(box) < 0 or box[2] > example.width or box[3] > example.height}
 
 
-def _split(images: Sequence[str], examples: Mapping[str, Example], hits: Mapping[str, _Hits] | None) -> Split:
-    """Count what the images of a split hold; those that cannot be used are left out."""
-    usable = [examples[image] for image in images if image in examples]
-    captions = [caption for example in usable for caption in example.captions]
+def _overlaps(splits: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Images that are in two of the splits that should have none in common."""
+    for first, second in combinations([name for name in ("train", "val", "test") if name in splits], 2):
+        if shared := set(splits[first]) & set(splits[second]):
+            yield f"{first} and {second} have {len(shared):,} images in common, such as {min(shared)}"
+
+
+def _split(examples: Sequence[Example]) -> Split:
+    captions = [caption for example in examples for caption in example.captions]
     phrases = [phrase for caption in captions for phrase in caption.phrases]
     boxed = [phrase for phrase in phrases if is_scored(phrase)]
     others = [phrase for phrase in phrases if phrase.is_visual and not phrase.boxes]
     per_caption = [sum(map(is_scored, caption.phrases)) for caption in captions]
     of_all, of_boxed = _categories(phrases), _categories(boxed)
     return Split(
-        images=len(usable),
+        images=len(examples),
         captions=len(captions),
         phrases=len(phrases),
         boxed=len(boxed),
@@ -174,7 +171,6 @@ def _split(images: Sequence[str], examples: Mapping[str, Example], hits: Mapping
         categories={name: Category(count, of_boxed[name]) for name, count in of_all.items()},
         phrases_per_caption=_histogram(per_caption),
         boxed_per_caption=_mean(per_caption),
-        coverage=None if hits is None else _coverage(usable, hits, len(boxed)),
     )
 
 
@@ -191,63 +187,26 @@ def _mean(values: Sequence[int]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _unfit_regions(examples: Iterable[Example], store: FeatureStore) -> Iterator[str]:
-    for example in examples:
-        if example.image not in store:
-            yield f"image {example.image}: not in the store {store.path}"
-            continue
-        regions = store[example.image]
-        if len(regions.boxes) == 0:
-            yield f"image {example.image}: no regions in the store {store.path}"
-        if (regions.width, regions.height) != (example.width, example.height):
-            yield (
-                f"image {example.image}: {regions.width}×{regions.height} in the store {store.path}, "
-                f"but annotated as {example.width}×{example.height}"
-            )
+def _coverages(splits: Mapping[str, Sequence[Example]], store: FeatureStore) -> dict[str, Coverage]:
+    gold = collect_gold(splits[ALL], "gold")
+    images = [key[0] for key in gold.scored_keys()]
+    hits = region_hits(gold, store)
+    return {name: _coverage(examples, store, images, hits) for name, examples in splits.items()}
 
 
-def _all_hits(examples: Mapping[str, Example], store: FeatureStore) -> dict[str, _Hits]:
-    images = [image for image in examples if image in store]
-    tracked = track(images, len(images), "Comparing regions")
-    return {image: _image_hits(examples[image], store[image]) for image in tracked}
-
-
-def _image_hits(example: Example, regions: Regions) -> _Hits:
-    phrases = [phrase for caption in example.captions for phrase in caption.phrases if is_scored(phrase)]
-    owned = [(row, box) for row, phrase in enumerate(phrases) for box in phrase.boxes or ()]
-    boxes = torch.tensor([box for _, box in owned], dtype=torch.float64).view(-1, 4)  # (M, 4)
-    owner = torch.tensor([row for row, _ in owned], dtype=torch.int64)  # (M,)
-    merged = union_by_group_xyxy(boxes, owner, len(phrases))  # (P, 4)
-    candidates = torch.tensor(regions.boxes, dtype=torch.float64)  # (K, 4)
-    if regions.objectness is not None:
-        candidates = candidates[torch.tensor(regions.objectness).argsort(descending=True, stable=True)]
-    own = pairwise_iou_xyxy(merged, candidates) >= RIGHT  # (P, K)
-    any_box = max_by_group(pairwise_iou_xyxy(boxes, candidates), owner, len(phrases)) >= RIGHT  # (P, K)
-    return _Hits(own.sum(-1), _first(own), _first(any_box), len(candidates))
-
-
-def _first(hits: Tensor) -> Tensor:
-    """The rank of the first hit of each row, (P, K) bool to (P,)."""
-    ranks = torch.arange(hits.shape[1]).expand_as(hits).masked_fill(~hits, NEVER)
-    return torch.cat([ranks, torch.full((len(hits), 1), NEVER)], -1).amin(-1)
-
-
-def _coverage(examples: Sequence[Example], hits: Mapping[str, _Hits], phrases: int) -> Coverage:
-    found = [hits[example.image] for example in examples if example.image in hits]
-    nothing = torch.empty(0, dtype=torch.int64)
-    gold = torch.cat([nothing, *(each.gold for each in found)]).tolist()
-    gold += [0] * (phrases - len(gold))  # of images without regions
-    ranks = {
-        "merged": torch.cat([nothing, *(each.merged for each in found)]),
-        "any": torch.cat([nothing, *(each.any for each in found)]),
-    }
-    bounds = {
-        name: {k: int((rank < k).sum()) / max(1, phrases) for k in UPPER_BOUNDS_AT} for name, rank in ranks.items()
-    }
+def _coverage(examples: Sequence[Example], store: FeatureStore, images: Sequence[str], hits: RegionHits) -> Coverage:
+    """``images`` are those of the N phrases of ``hits``; the phrases of ``examples`` are counted."""
+    wanted = {example.image for example in examples}
+    counted = torch.tensor([image in wanted for image in images], dtype=torch.bool)  # (N,)
+    gold_regions = hits.counts[counted].tolist()
+    regions = [len(store[image].boxes) for image in wanted if image in store]
     return Coverage(
-        images=len(found),
-        regions_per_image=_mean([each.regions for each in found]),
-        gold_regions=_histogram(gold),
-        gold_regions_per_phrase=_mean(gold),
-        upper_bounds=bounds,
+        images=len(regions),
+        regions_per_image=_mean(regions),
+        gold_regions=_histogram(gold_regions),
+        gold_regions_per_phrase=_mean(gold_regions),
+        upper_bounds={
+            name: {label: _mean((ranks[counted] < k).tolist()) for label, k in UPPER_BOUNDS_AT.items()}
+            for name, ranks in hits.ranks.items()
+        },
     )

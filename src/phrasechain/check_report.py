@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from phrasechain import __version__
-from phrasechain.check import UPPER_BOUNDS_AT, CheckReport, Split
+from phrasechain.check import CheckReport, Coverage, Split
 from phrasechain.schema import CATEGORIES, NOT_VISUAL
+from phrasechain.terminal import print_table, printable
 
 LISTED = 20  # messages that are printed; JSON has them all
 LAST_BAR = 25  # of a histogram: this many or more
@@ -24,13 +25,13 @@ DERIVED = ("fit", "dev", "all")  # parts or sums of the other splits: not drawn
 
 def print_check(report: CheckReport, console: Console) -> None:
     """Print the table, what is wrong, and whether the data can be used."""
-    console.print(_table(report))
+    print_table(_table(report), console)
     photos = f"{report.missing_photos:,} photos missing, {report.broken_photos:,} broken or of another size"
     console.print(f"{photos}, {report.boxes_outside:,} boxes outside their image", highlight=False)
     _print_messages(console, "[yellow]warning:[/]", report.warnings)
     _print_messages(console, "[red]problem:[/]", report.problems)
     verdict = "usable" if report.is_usable else f"not usable (problems: {len(report.problems):,})"
-    console.print(_plain(f"{report.data}: {verdict}"), highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(f"{report.data}: {verdict}"), highlight=False, markup=False, soft_wrap=True)
 
 
 def check_dict(report: CheckReport) -> dict[str, Any]:
@@ -49,9 +50,9 @@ def draw_figure(report: CheckReport) -> bytes:
     drawn = drawn or {"all": report.splits["all"]}
     captions = {name: (split.phrases_per_caption, split.boxed_per_caption) for name, split in drawn.items()}
     regions = {
-        name: (split.coverage.gold_regions, split.coverage.gold_regions_per_phrase)
-        for name, split in drawn.items()
-        if split.coverage
+        name: (coverage.gold_regions, coverage.gold_regions_per_phrase)
+        for name, coverage in report.coverages.items()
+        if name in drawn
     }
     panels = [("phrases with a box per caption", "% of captions", captions)]
     if regions:
@@ -80,15 +81,15 @@ def _draw_histograms(axes: Any, series: Mapping[str, tuple[Sequence[int], float]
 
 
 def _table(report: CheckReport) -> Table:
-    """One column for each split; narrow enough for a terminal of 80 columns."""
-    table = Table(title=_plain(escape(report.data)), title_justify="left", box=SIMPLE)
+    """One column for each split; those of the benchmark fit a terminal of 80 columns."""
+    table = Table(title=escape(printable(report.data)), title_justify="left", box=SIMPLE)
     table.add_column("", no_wrap=True)
     for name in report.splits:
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(escape(printable(name)), justify="right", no_wrap=True)
     splits = list(report.splits.values())
-    for section in (_count_rows(splits), _category_rows(splits), _coverage_rows(splits)):
+    for section in (_count_rows(splits), _category_rows(splits), _coverage_rows(list(report.coverages.values()))):
         for label, cells in section:
-            table.add_row(_plain(escape(label)), *cells)
+            table.add_row(escape(printable(label)), *cells)
         table.add_section()
     return table
 
@@ -119,26 +120,20 @@ def _category_rows(splits: Sequence[Split]) -> Iterator[Row]:
             yield f"  {name}", [f"{getattr(split.categories.get(name), field, 0):,}" for split in splits]
 
 
-def _coverage_rows(splits: Sequence[Split]) -> Iterator[Row]:
-    coverages = [split.coverage for split in splits if split.coverage]
+def _coverage_rows(coverages: Sequence[Coverage]) -> Iterator[Row]:
     if not coverages:
         return
     yield "images with regions", [f"{coverage.images:,}" for coverage in coverages]
     yield "regions per image", [f"{coverage.regions_per_image:.1f}" for coverage in coverages]
     yield "gold regions per phrase", [f"{coverage.gold_regions_per_phrase:.2f}" for coverage in coverages]
-    for kind in ("merged", "any"):
-        yield f"upper bound %, {kind} box", []
-        for k in UPPER_BOUNDS_AT:
+    for kind, bounds in coverages[0].upper_bounds.items():
+        yield f"upper bound %, {kind}", []
+        for k in bounds:
             yield f"  K={k}", [f"{100 * coverage.upper_bounds[kind][k]:.2f}" for coverage in coverages]
 
 
 def _print_messages(console: Console, label: str, messages: Sequence[str]) -> None:
     for message in messages[:LISTED]:
-        console.print(f"{label} {_plain(escape(message))}", highlight=False, soft_wrap=True)
+        console.print(f"{label} {escape(printable(message))}", highlight=False, soft_wrap=True)
     if len(messages) > LISTED:
         console.print(f"{label} and {len(messages) - LISTED:,} more: --json has them all", highlight=False)
-
-
-def _plain(text: str) -> str:
-    """File names may hold bytes that no text has; they are shown escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from phrasechain import __version__
 from phrasechain.errors import DataError, PhrasechainError, unknown_name
-from phrasechain.files import write_output
+from phrasechain.files import reason, require_writable, write_output
+from phrasechain.terminal import print_table, printable
+
+INTERRUPTED = 130  # the status that typer makes of Ctrl-C
 
 app = typer.Typer(
     help="Finds, for every noun phrase of a caption, the region of the image that it names.",
@@ -57,6 +61,7 @@ def check(
     from phrasechain.check import check_dataset
     from phrasechain.check_report import check_dict, draw_figure, print_check
 
+    require_writable(figure, json_path)
     report = check_dataset(data, features)
     if figure:
         write_output(figure, draw_figure(report))
@@ -74,6 +79,9 @@ def evaluate(
     split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
     against: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="Region features: also say what their regions allow at best.")
     ] = None,
     regime: Annotated[
         str, typer.Option(help="Which phrases the chains of the file held: gold (those with a box) or all.")
@@ -95,8 +103,9 @@ def evaluate(
     from phrasechain.evaluate import Protocol, evaluate_file
     from phrasechain.report import print_report, report_dict, report_html
 
+    require_writable(json_path, html_path)
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
-    report = evaluate_file(predictions, data, split, protocol, against)
+    report = evaluate_file(predictions, data, split, protocol, against, features)
     if json_path:
         write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
     if html_path:
@@ -132,6 +141,7 @@ def import_features(
     Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from phrasechain.data.features import import_features as run
@@ -139,15 +149,15 @@ def import_features(
     report = run(
         files, out, format=format, dtype=dtype, ids=ids or (), on_error=on_error, limit=limit, extractor=extractor
     )
-    table = Table("images", "count", title=f"{out}")
+    table = Table("images", "count", title=escape(printable(str(out))))
     table.columns[1].justify = "right"
     table.add_row("written", f"{report.written:,}")
     table.add_row("already there", f"{report.already_there:,}")
     table.add_row("met again (first kept)", f"{report.duplicates:,}")
     table.add_row("broken, skipped", f"{report.skipped:,}")
-    Console().print(table)
+    print_table(table, Console())
     for problem in report.problems:
-        typer.echo(f"skipped {problem}", err=True)
+        typer.echo(f"skipped {printable(problem)}", err=True)
     if report.skipped:
         raise typer.Exit(1)
 
@@ -175,16 +185,21 @@ def bench(
 
 
 def main() -> None:
-    """Run the command line; an error the user can mend is one line on stderr and status 2."""
+    """Run the command line; an error the user can mend is one line on stderr and status 2, an interrupt 130."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: no sign is worth a traceback
     try:
         app()
     except PhrasechainError as error:
-        print(f"phrasechain: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("phrasechain: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _stop(str(error), 2)
+    except OSError as error:
+        _stop(f"{error.filename}: {reason(error)}" if error.filename else reason(error), 2)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _stop("interrupted", INTERRUPTED)
+        raise
 
 
-if __name__ == "__main__":
-    main()
+def _stop(message: str, status: int) -> NoReturn:
+    print(f"phrasechain: {printable(message)}", file=sys.stderr)
+    sys.exit(status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +10,11 @@ import torch
 from torch import Tensor
 
 from phrasechain.boxes import gold_in_convention_xyxy, iou_xyxy, predicted_in_convention_xyxy
+from phrasechain.data.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
 from phrasechain.data.dataset import open_dataset, unexpected_count
 from phrasechain.data.gold import UNSCORED, Gold, Matched, collect_gold, describe, match_predictions
 from phrasechain.data.predictions import read_predictions
+from phrasechain.data.store import FeatureStore
 from phrasechain.errors import DataError
 from phrasechain.metrics import (
     NEVER,
@@ -95,6 +96,7 @@ class Report:
 
     predictions: str
     against: str | None
+    features: str | None
     data: str
     split: str
     protocol: Protocol
@@ -112,34 +114,49 @@ class _Column:
     counted: Tensor  # (N,) bool
 
 
-def evaluate_file(predictions: Path, data: Path, split: str, protocol: Protocol, against: Path | None = None) -> Report:
-    """Score a predictions file on a split of a dataset, and test it against another file."""
+def evaluate_file(
+    predictions: Path,
+    data: Path,
+    split: str,
+    protocol: Protocol,
+    against: Path | None = None,
+    features: Path | None = None,
+) -> Report:
+    """Score a predictions file on a split of a dataset, test it against another file, and bound it by a store."""
+    store = None if features is None else FeatureStore.open(features)
     dataset = open_dataset(data)
-    gold = collect_gold(dataset.examples(split), protocol.regime)
+    examples = dataset.examples(split)
+    gold = collect_gold(examples, protocol.regime)
     if len(gold) == 0:
         raise DataError(f"{data}: the split {split!r} has no phrase with a box: nothing to score")
-    warnings = [f"{_shown(data)}: {warning}"] if (warning := unexpected_count(dataset, split, len(gold))) else []
+    warnings = [f"{data}: {warning}"] if (warning := unexpected_count(dataset, split, len(gold))) else []
     matched = []
     for file in [predictions] if against is None else [predictions, against]:
         matched.append(match_predictions(gold, read_predictions(file), str(file)))
-        warnings += [f"{_shown(file)}: {warning}" for warning in _match_warnings(gold, matched[-1], protocol.regime)]
+        warnings += [f"{file}: {warning}" for warning in _match_warnings(gold, matched[-1], protocol.regime)]
+    if store is not None and (unfit := list(unfit_regions(examples, store))):
+        warnings.append(f"{unfit[0]}{f' (and {len(unfit) - 1:,} more images)' if len(unfit) > 1 else ''}")
+    hits = None if store is None else region_hits(gold, store)
     return Report(
-        predictions=_shown(predictions),
-        against=None if against is None else _shown(against),
-        data=_shown(data),
+        predictions=str(predictions),
+        against=None if against is None else str(against),
+        features=None if features is None else str(features),
+        data=str(data),
         split=split,
         protocol=protocol,
-        sections=tuple(score(gold, *matched, protocol=protocol)),
+        sections=tuple(score(gold, *matched, protocol=protocol, hits=hits)),
         warnings=tuple(warnings),
     )
 
 
-def _shown(path: Path) -> str:
-    """The path as text that can be printed and written, also where its bytes are no UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def score(gold: Gold, matched: Matched, against: Matched | None = None, *, protocol: Protocol) -> Iterator[Section]:
+def score(
+    gold: Gold,
+    matched: Matched,
+    against: Matched | None = None,
+    *,
+    protocol: Protocol,
+    hits: RegionHits | None = None,
+) -> Iterator[Section]:
     """The sections of a report: caption 0 alone (complete in every annotation), then all captions."""
     gold = replace(
         gold,
@@ -152,6 +169,7 @@ def score(gold: Gold, matched: Matched, against: Matched | None = None, *, proto
         *accuracies,
         *_localisation_columns(gold, predicted),
         *_recall_columns(gold, matched, protocol.convention),
+        *(_store_columns(gold, hits) if hits is not None else ()),
         *_breakdown_columns(gold, predicted),
     ]
     pairs: list[tuple[_Column, _Column]] = []
@@ -271,6 +289,13 @@ def _recall_columns(gold: Gold, matched: Matched, convention: str) -> Iterator[_
         for k in RANKS:
             yield _Column(f"ranked regions, {name}", f"R@{k}", ranks < k, _everyone(gold))
         yield _Column(f"ranked regions, {name}", f"upper bound, {longest} listed", ranks < NEVER, _everyone(gold))
+
+
+def _store_columns(gold: Gold, hits: RegionHits) -> Iterator[_Column]:
+    """What the regions of a store allow. They and the gold boxes are half-open, whatever the predictions are."""
+    for name, ranks in hits.ranks.items():
+        for label, k in UPPER_BOUNDS_AT.items():
+            yield _Column(f"regions of the store, {name}", f"upper bound, K={label}", ranks < k, _everyone(gold))
 
 
 def _breakdown_columns(gold: Gold, predicted: Tensor) -> Iterator[_Column]:

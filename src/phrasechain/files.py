@@ -45,10 +45,25 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def require_writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be made where the user asked for them: before the long work, not after it."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise DataError(f"{path}: cannot be written: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise DataError(f"{path}: cannot be written: it is a folder")
+
+
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file that the user asked for, all or nothing; where that cannot be, say why."""
+    """Write a file that the user asked for, all or nothing; where that cannot be, say why.
+
+    What is no plain file (``/dev/stdout``, a pipe, a link) is written through, not replaced.
+    """
     try:
-        write_atomically(path, data)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(data)
+        else:
+            write_atomically(path, data)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {reason(error)}") from None
 
@@ -69,9 +84,17 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("PHRASECHAIN_CACHE"):
         return Path(chosen)
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        base = os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local"
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
     return Path(base) / "phrasechain"
+
+
+def _home() -> Path:
+    """The user's home; for a user without one, as containers have, a place where nothing can be kept."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from html import escape
+from html import escape as escape_html
 from itertools import groupby
 from math import isnan
 from typing import Any
@@ -15,6 +15,7 @@ from rich.table import Table
 from phrasechain import __version__
 from phrasechain.evaluate import Comparison, Report, Section
 from phrasechain.metrics import Mean
+from phrasechain.terminal import print_table, printable
 
 _STYLE = """
 body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -29,21 +30,29 @@ td:nth-child(n+2) { font-variant-numeric: tabular-nums; }
 
 def print_report(report: Report, console: Console) -> None:
     """Print every figure with its interval and denominator."""
-    console.print(escape_markup(_headline(report)), highlight=False)
+    _print(console, _shown(_headline(report)))
     for warning in report.warnings:
-        console.print(f"[yellow]warning:[/] {escape_markup(warning)}", highlight=False)
+        _print(console, f"[yellow]warning:[/] {_shown(warning)}")
     for section in report.sections:
         table = Table(title=_title(section), title_justify="left")
         for number, heading in enumerate(_headings(report)):
             table.add_column(heading, justify="right" if number else "left", no_wrap=True)
         for name, rows in groupby(section.rows, key=lambda row: row.table):
             table.add_section()
-            table.add_row(f"[bold]{escape_markup(name)}[/]")
+            table.add_row(f"[bold]{_shown(name)}[/]")
             for row in rows:
-                table.add_row(f"  {escape_markup(row.name)}", *_cells(row.mean))
-        console.print(table)
+                table.add_row(f"  {_shown(row.name)}", *_cells(row.mean))
+        print_table(table, console)
         for comparison in section.comparisons:
-            console.print(_sentence(comparison), highlight=False)
+            _print(console, _sentence(comparison))
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def _shown(text: str) -> str:
+    return escape_markup(printable(text))
 
 
 def report_dict(report: Report) -> dict[str, Any]:
@@ -54,31 +63,36 @@ def report_dict(report: Report) -> dict[str, Any]:
 
 def report_html(report: Report) -> str:
     """The report as one self-contained page."""
-    warnings = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in report.warnings)
+    warnings = "".join(f'<p class="warning">{_html(warning)}</p>' for warning in report.warnings)
     sections = "".join(_section_html(report, section) for section in report.sections)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(report.predictions)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>Phrase grounding</h1><p>{escape(_headline(report))}</p>"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_html(report.predictions)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Phrase grounding</h1><p>{_html(_headline(report))}</p>"
         f"{warnings}{sections}<p>phrasechain {__version__}</p></body></html>\n"
     )
 
 
+def _html(text: str) -> str:
+    return escape_html(printable(text))
+
+
 def _section_html(report: Report, section: Section) -> str:
-    lines = ["<tr>" + "".join(f"<th>{escape(heading)}</th>" for heading in _headings(report)) + "</tr>"]
+    lines = ["<tr>" + "".join(f"<th>{_html(heading)}</th>" for heading in _headings(report)) + "</tr>"]
     for name, rows in groupby(section.rows, key=lambda row: row.table):
-        lines.append(f'<tr class="table"><th colspan="4">{escape(name)}</th></tr>')
+        lines.append(f'<tr class="table"><th colspan="4">{_html(name)}</th></tr>')
         for row in rows:
-            cells = "".join(f"<td>{cell}</td>" for cell in (escape(row.name), *_cells(row.mean)))
+            cells = "".join(f"<td>{cell}</td>" for cell in (_html(row.name), *_cells(row.mean)))
             lines.append(f"<tr>{cells}</tr>")
-    comparisons = "".join(f"<p>{escape(_sentence(comparison))}</p>" for comparison in section.comparisons)
-    return f"<h2>{escape(_title(section))}</h2>{comparisons}<table>{''.join(lines)}</table>"
+    comparisons = "".join(f"<p>{_html(_sentence(comparison))}</p>" for comparison in section.comparisons)
+    return f"<h2>{_html(_title(section))}</h2>{comparisons}<table>{''.join(lines)}</table>"
 
 
 def _headline(report: Report) -> str:
     protocol = report.protocol
     against = f" against {report.against}" if report.against else ""
+    features = f", regions of {report.features}" if report.features else ""
     return (
-        f"{report.predictions}{against} on {report.split} of {report.data}; regime {protocol.regime}, "
+        f"{report.predictions}{against} on {report.split} of {report.data}{features}; regime {protocol.regime}, "
         f"pixels {protocol.convention}, intervals over images from {protocol.resamples:,} resamples, "
         f"seed {protocol.seed}"
     )
@@ -98,7 +112,8 @@ def _cells(mean: Mean) -> tuple[str, str, str]:
     if mean.total == 0:
         return "–", "", "0 / 0"
     interval = "" if isnan(mean.low) else f"{100 * mean.low:.1f} – {100 * mean.high:.1f}"
-    return f"{100 * mean.value:.2f}", interval, f"{mean.sum:,.0f} / {mean.total:,}"
+    total = f"{mean.sum:,.0f}" if mean.sum.is_integer() else f"{mean.sum:,.1f}"  # of IoUs
+    return f"{100 * mean.value:.2f}", interval, f"{total} / {mean.total:,}"
 
 
 def _sentence(comparison: Comparison) -> str:

@@ -16,6 +16,19 @@ Box = tuple[float, float, float, float]
 #: The categories of Flickr30k Entities, in the order in which tables show them.
 CATEGORIES = ("people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other")
 NOT_VISUAL = "notvisual"
+#: The name of the split that holds every image.
+ALL = "all"
+#: The longest image id, split, category or entity that a file may give, in code points.
+NAME_LIMIT = 512
+#: No coordinate of a box in a file may be larger, in pixels.
+COORDINATE_LIMIT = 1_000_000
+#: Phrases of one caption; the benchmark has at most 24.
+PHRASE_LIMIT = 1000
+
+
+def is_name(value: object) -> bool:
+    """Whether the value can be an id or a category: a printable text of 1 to ``NAME_LIMIT`` code points."""
+    return isinstance(value, str) and 1 <= len(value) <= NAME_LIMIT and value.isprintable()
 
 
 @dataclass(frozen=True, slots=True)

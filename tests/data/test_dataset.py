@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_a_split_has_the_order_of_its_file(data: Path, cache: Path) -> None:
         == ids(load_examples(data, "all", cache=cache))
         == ["10", "11", "12", "13"]
     )
+
+
+def test_hidden_files_are_no_data(data: Path, cache: Path) -> None:
+    for name in ("Sentences/._10.txt", "Annotations/._10.xml", "images/._10.jpg", "Sentences/.DS_Store"):
+        (data / name).write_bytes(b"\0\5\x16\7")
+    dataset = open_dataset(data, cache=cache)
+    assert dataset.images == ("10", "11", "12", "13")
+    assert dataset.problems == ()
 
 
 def test_a_missing_split_is_answered_with_those_that_exist(data: Path, cache: Path) -> None:
@@ -164,6 +173,17 @@ def test_a_cache_that_cannot_be_written_is_done_without(data: Path, tmp_path: Pa
     assert len(load_examples(data, cache=tmp_path / "file")) == 4
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there is no time of the last change")
+def test_an_edit_is_seen_even_where_size_and_time_are_kept(data: Path, cache: Path) -> None:
+    load_examples(data, cache=cache)
+    path = data / "Sentences" / "10.txt"
+    before = path.stat()
+    path.write_bytes(path.read_bytes().upper().replace(b"PEOPLE", b"people"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert list(load_examples(data, cache=cache)) == list(load_examples(data, cache=False))
+
+
 def test_the_data_stays_untouched(data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHRASECHAIN_CACHE", str(cache))
     before = sorted(data.rglob("*"))
@@ -180,15 +200,15 @@ def test_what_is_no_dataset_is_said(tmp_path: Path, name: str) -> None:
         open_dataset(tmp_path / name)
 
 
-def test_unexpected_counts_of_the_full_benchmark() -> None:
-    full = Dataset(Path("x"), ("0",) * 31_783, {}, (), lambda ids: [])
-    part = Dataset(Path("x"), ("0",) * 6_998, {}, (), lambda ids: [])
-    assert unexpected_count(full, "test", 14_481) is None
-    assert unexpected_count(full, "train", 1) is None
-    assert unexpected_count(part, "val", 10_576) is None
-    assert unexpected_count(full, "val", 13_800) == (
+def test_unexpected_counts_of_the_benchmark() -> None:
+    official = Dataset(Path("x"), (), {}, (), lambda ids: [], is_official=True)
+    assert unexpected_count(official, "test", 14_481) is None
+    assert unexpected_count(official, "train", 1) is None
+    assert unexpected_count(official, "val", 10_576) is None
+    assert unexpected_count(official, "val", 13_800) == (
         "val has 13,800 phrases with a box where Flickr30k Entities has 14,433"
     )
+    assert unexpected_count(replace(official, is_official=False), "val", 13_800) is None
 
 
 def test_the_real_data_has_its_counts_and_true_spans(shared_folder: Path) -> None:

@@ -9,7 +9,9 @@ from store_helpers import make_regions
 
 from phrasechain.cli import main
 from phrasechain.data.features import import_features, open_features
+from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
+from phrasechain.data.store_writer import StoreWriter
 from phrasechain.errors import DataError
 
 
@@ -108,3 +110,19 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert run(monkeypatch, file, "--out", tmp_path / "s") == 0
     assert run(monkeypatch, file, "--out", tmp_path / "s", "--dtype", "float32") == 2
     assert "the store has dtype 'float16', not 'float32'" in capsys.readouterr().err
+
+
+def test_an_empty_file_adds_nothing_to_a_store_that_was_begun(tmp_path: Path):
+    StoreWriter(tmp_path / "s", StoreInfo(3, extractor="bottom-up-attention")).close()
+    (tmp_path / "a.tsv").write_bytes(b"")
+    with pytest.raises(DataError, match="there is no image to import"):
+        import_features([tmp_path / "a.tsv"], tmp_path / "s")
+
+
+def test_a_folder_that_holds_something_else_stays_as_it_is(tmp_path: Path):
+    (tmp_path / "a.tsv").write_bytes(tsv_bytes(IMAGES))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").touch()
+    with pytest.raises(DataError, match="photos: a folder that is no region store and not empty"):
+        import_features([tmp_path / "a.tsv"], tmp_path / "photos")
+    assert [file.name for file in (tmp_path / "photos").iterdir()] == ["a.jpg"]

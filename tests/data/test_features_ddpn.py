@@ -1,5 +1,6 @@
 """DDPN npz: whole, damaged and forged."""
 
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -117,3 +118,25 @@ def test_damaged_npz_gives_an_error_or_a_store(tmp_path_factory: pytest.TempPath
         assert "\n" not in message
     else:
         assert FeatureStore.open(folder / "s").ids == ("1000",)
+
+
+def test_hidden_files_are_no_features(tmp_path: Path):
+    write_ddpn(tmp_path / "npz", IMAGES)
+    (tmp_path / "npz" / "._1000.npz").write_bytes(b"\0\5\x16\7")
+    import_features([tmp_path / "npz"], tmp_path / "s")
+    assert_imported(tmp_path / "s", IMAGES)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_ddpn(tmp_path / "npz", IMAGES)
+    (tmp_path / "npz" / "more").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str):  # type: ignore[no-untyped-def]
+        if Path(path).name == "more":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="more: cannot be listed: Permission denied"):
+        import_features([tmp_path / "npz"], tmp_path / "s")

@@ -101,11 +101,14 @@ def test_splits_come_from_the_lines(tmp_path: Path) -> None:
         (record(width=0), '"width" is not a whole number of 1 or more'),
         (record(width=True), '"width" is not a whole number'),
         (record(height=None), '"height" is not a whole number'),
-        (record(id="\ud800"), '"id" is not a text'),
-        (record(split=1), '"split" is not a text'),
+        (record(id="\ud800"), '"id", .* is not a printable text'),
+        (record(id="a" * 513), "of 1 to 512 characters"),
+        (record(split=1), '"split" is not a printable text'),
+        (record(split="all"), "\"split\" is 'all', the name for every image"),
         ({"image": "none.jpg", "captions": []}, "the image .*none.jpg is missing"),
-        ({"image": "no\0ne.jpg", "captions": []}, "is missing"),
-        ({"image": "n" * 5000, "captions": []}, "is missing"),
+        ({"image": "no\0ne.jpg", "captions": []}, '"id", by default .* is not a printable text'),
+        ({"image": "no\0ne.jpg", "id": "a", "captions": []}, "is missing"),
+        ({"image": "n" * 5000, "id": "a", "captions": []}, "is missing"),
         (with_phrase(start=-1), '"start" is not a whole number'),
         (with_phrase(start=1.0), '"start" is not a whole number'),
         (with_phrase(end=7), "characters 0 to 7 are not a part of a caption of 6 characters"),
@@ -118,10 +121,12 @@ def test_splits_come_from_the_lines(tmp_path: Path) -> None:
         (with_phrase(boxes=[[0, 0, 1e9, 4]]), "within"),
         (with_phrase(boxes=[[0, 0, 10**400, 4]]), "within"),
         (with_phrase(categories="people"), '"categories" is not a list'),
-        (with_phrase(categories=[1]), "a category is not a text"),
-        (with_phrase(entity=[1]), '"entity" is not a text'),
+        (with_phrase(categories=[1]), "a category is not a printable text"),
+        (with_phrase(categories=["\x1b[31m"]), "a category is not a printable text"),
+        (with_phrase(entity=[1]), '"entity" is not a printable text'),
         (with_phrase(box=[1, 2, 3, 4]), "no key named 'box'"),
         (record(captions=[{"text": "ab", "phrases": [{"start": 0, "end": 2}] * 2}]), "are a phrase already"),
+        (record(captions=[{"text": "ab", "phrases": [{}] * 1001}]), "1,001 phrases, more than 1,000"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, value: Any, message: str) -> None:
@@ -150,6 +155,11 @@ def test_broken_json_is_named_with_its_line(tmp_path: Path, line: bytes, message
     with pytest.raises(DataError, match=message) as error:
         load_examples(path)
     assert str(error.value).startswith(f"{path}:3: ")
+
+
+def test_a_category_given_twice_counts_once(tmp_path: Path) -> None:
+    (example,) = load_examples(write(tmp_path, with_phrase(categories=["people", "other", "people"])))
+    assert example.captions[0].phrases[0].categories == ("people", "other")
 
 
 def test_two_images_of_one_id_are_refused(tmp_path: Path) -> None:

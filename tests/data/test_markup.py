@@ -97,11 +97,17 @@ def test_first_match_within_the_last_word_ends_with_the_caption() -> None:
         ("[/en#1/people A man]", "broken mark-up"),
         ("[/EN#1/people [/EN#2/people A man]] sits", "same words"),
         ("a [ b", "never closed"),
+        ("[/EN#1/people a] " * 1001, "more than 1,000 phrases"),
     ],
 )
 def test_broken_mark_up_is_named(line: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         parse_caption(line)
+
+
+def test_a_category_given_twice_counts_once() -> None:
+    (phrase,) = parse_caption("[/EN#1/people/other/people men]").phrases
+    assert phrase.categories == ("people", "other")
 
 
 word = st.text(st.characters(exclude_characters=" []\t\r\n\f\v", codec="utf-8"), min_size=1, max_size=6)

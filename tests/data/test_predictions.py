@@ -88,7 +88,7 @@ def test_regions_may_be_left_out(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"image": 7}, '"image" is not a text'),
-        ({"image": "7" * 1001}, '"image" is not a text of at most 1000'),
+        ({"image": "7" * 513}, '"image" is not a text of at most 512'),
         ({"caption": True}, '"caption" is not a whole number'),
         ({"start": -1}, '"start" is not a whole number of 0 or more'),
         ({"end": 2.0}, '"end" is not a whole number'),

@@ -60,7 +60,7 @@ def forge(folder: Path, change: dict, values: dict | None = None) -> None:
         ({"__metadata__": None}, "no 'images'"),
         ({"__metadata__": {"images": "5"}}, "list of texts"),
         ({"__metadata__": {"images": "[5]"}}, "list of texts"),
-        ({"__metadata__": {"images": "["}}, "not JSON"),
+        ({"__metadata__": {"images": "["}}, "broken JSON"),
         ({"__metadata__": {"images": '["a", "b"]'}}, "'offsets' is not"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
@@ -14,15 +15,13 @@ from phrasechain.data.jsonl import read_jsonl
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.files import read_bounded
 from phrasechain.progress import track
-from phrasechain.schema import Example
+from phrasechain.schema import ALL, Example
 
 OnError = Literal["raise", "skip"]
-ALL = "all"
 SPLIT_FILES = ("train", "val", "test", "fit", "dev")
 SPLIT_LIMIT = 64 << 20  # bytes
-#: Flickr30k Entities: its images, and the phrases with a box in its two splits for reporting.
-OFFICIAL_IMAGES = 31_783
-OFFICIAL_BOXED_PHRASES = {"val": 14_433, "test": 14_481}
+#: Phrases with a box in the splits for reporting: of Flickr30k Entities, and of its part with the photos of Flickr8k.
+KNOWN_BOXED_PHRASES = {"val": (14_433, 10_576), "test": (14_481,)}
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Dataset:
     splits: dict[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
     read: Callable[[Sequence[str]], Sequence[Example]]  # passes over ids that cannot be used
+    is_official: bool  # in the layout of Flickr30k Entities
 
     def ids(self, split: str | None = None) -> tuple[str, ...]:
         """The image ids of a split, in its order; of all images for ``None`` or ``"all"``."""
@@ -85,7 +85,8 @@ def open_dataset(
     if path.is_file() and path.suffix == ".jsonl":
         examples, splits, problems = read_jsonl(path)
         by_id = {example.image: example for example in examples}
-        return Dataset(path, tuple(by_id), _with_fit_and_dev(splits), tuple(problems), lambda ids: _pick(by_id, ids))
+        read = partial(_pick, by_id)
+        return Dataset(path, tuple(by_id), _with_fit_and_dev(splits), tuple(problems), read, is_official=False)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     raise DataError(f"{path}: no dataset: it is a folder that holds Sentences/ and Annotations/, or a .jsonl file")
@@ -101,11 +102,11 @@ def is_dev(image: str) -> bool:
 
 
 def unexpected_count(dataset: Dataset, split: str, boxed_phrases: int) -> str | None:
-    """A warning if a split of the full Flickr30k Entities has another number of phrases with a box than it should."""
-    known = OFFICIAL_BOXED_PHRASES.get(split)
-    if known is None or known == boxed_phrases or len(dataset.images) != OFFICIAL_IMAGES:
+    """A warning if ``val`` or ``test`` of an official layout has another number of phrases with a box than known."""
+    known = KNOWN_BOXED_PHRASES.get(split, ())
+    if not dataset.is_official or not known or boxed_phrases in known:
         return None
-    return f"{split} has {boxed_phrases:,} phrases with a box where Flickr30k Entities has {known:,}"
+    return f"{split} has {boxed_phrases:,} phrases with a box where Flickr30k Entities has {known[0]:,}"
 
 
 def _pick(examples: Mapping[str, Example], images: Sequence[str]) -> list[Example]:
@@ -134,7 +135,7 @@ def _open_official(root: Path, compatibility: Compatibility, cache: Path | Liter
     def read(images: Sequence[str]) -> Sequence[Example]:
         return IndexedExamples(index, images, layout.photos)
 
-    return Dataset(root, tuple(layout.sentences), _with_fit_and_dev(splits), tuple(problems), read)
+    return Dataset(root, tuple(layout.sentences), _with_fit_and_dev(splits), tuple(problems), read, is_official=True)
 
 
 def _cached_index(layout: Layout, compatibility: Compatibility, folder: Path | None) -> Index:
@@ -148,9 +149,12 @@ def _cached_index(layout: Layout, compatibility: Compatibility, folder: Path | N
 
 
 def _signature(layout: Layout) -> str:
-    """Changes whenever a file of the captions or annotations comes, goes, or is written to."""
+    """Changes whenever a file of the captions or annotations comes, goes, or is written to.
+
+    Tools may set the time of the content (mtime) to what it was, but not that of the last change of any kind (ctime).
+    """
     rows = [
-        f"{entry.name}/{status.st_size}/{status.st_mtime_ns}"
+        f"{entry.name}/{status.st_size}/{status.st_mtime_ns}/{status.st_ctime_ns}"
         for entries in (layout.sentences, layout.annotations)
         for entry in entries.values()
         for status in (entry.stat(),)

@@ -75,7 +75,7 @@ def import_features(
             done = attempt.report.written + attempt.report.already_there
             bar.update(task, completed=done, total=max(done, round(done * source.total / max(entry.position, 1))))
         if not len(writer):
-            raise DataError(f"nothing could be imported; the first problem: {attempt.report.problems[0]}")
+            raise _nothing_to_import(attempt.report)
         writer.finish()
     return attempt.report
 
@@ -138,8 +138,12 @@ def _first_dimension(entries: Iterator[Entry], attempt: _Attempt) -> tuple[int, 
         dimension = attempt(entry, lambda regions: int(regions.features.shape[1]))
         if dimension is not None:
             return dimension, chain([entry], entries)
-    problems = attempt.report.problems
-    raise DataError(f"there is no image to import{f'; the first problem: {problems[0]}' if problems else ''}")
+    raise _nothing_to_import(attempt.report)
+
+
+def _nothing_to_import(report: ImportReport) -> DataError:
+    hint = f"; the first problem: {report.problems[0]}" if report.problems else ""
+    return DataError(f"there is no image to import{hint}")
 
 
 def _take(entries: Iterator[Entry], writer: StoreWriter, limit: int | None, attempt: _Attempt) -> Iterator[Entry]:

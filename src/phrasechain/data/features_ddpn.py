@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 import zipfile
 import zlib
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from phrasechain.data.feature_entry import Entry, Source
 from phrasechain.errors import DataError
+from phrasechain.files import reason
 from phrasechain.schema import Regions
 
 MAX_BYTES = 1 << 28  # of a file, and of an array in it
@@ -31,8 +33,16 @@ _BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
 
 def open_ddpn(paths: Sequence[Path]) -> Source:
     """The images of npz files, or of all those in a folder and its folders."""
-    files = [file for path in paths for file in (sorted(path.rglob("*.npz")) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (_npz_files(path) if path.is_dir() else [path])]
     return Source(_entries(files), len(files))
+
+
+def _npz_files(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be listed: {reason(error)}")
+
+    files = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(file for file in files if file.suffix == ".npz" and not file.name.startswith("."))
 
 
 def image_id(file: Path) -> str:

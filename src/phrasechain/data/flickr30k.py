@@ -17,11 +17,10 @@ from xml.parsers import expat
 from phrasechain.data.markup import Entity, parse_caption
 from phrasechain.errors import DataError
 from phrasechain.files import read_bounded, reason
-from phrasechain.schema import Box, Caption, Example
+from phrasechain.schema import COORDINATE_LIMIT, Box, Caption, Example
 
 SENTENCES_LIMIT = 1 << 20  # bytes; real files have about 1,000
 ANNOTATION_LIMIT = 1 << 18  # bytes; real files have about 2,000 and at most some 20,000
-PIXEL_LIMIT = 1e6  # of a coordinate
 DEPTH_LIMIT = 16  # nested elements; real files have 4
 IMAGE_FOLDERS = ("images", "flickr30k-images", "flickr30k_images")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -86,10 +85,14 @@ def scan(root: Path) -> Layout:
 def _list_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if entry.name.lower().endswith(suffixes) and entry.is_file()]
+            found = [entry for entry in entries if _is_data(entry.name, suffixes) and entry.is_file()]
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {reason(error)}") from None
     return {entry.name.rpartition(".")[0]: entry for entry in sorted(found, key=lambda entry: entry.name)}
+
+
+def _is_data(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.lower().endswith(suffixes) and not name.startswith(".")  # archives of macOS hold a ._NAME for each
 
 
 def read_image(layout: Layout, image: str, compatibility: Compatibility) -> tuple[Example | None, list[Problem]]:
@@ -245,6 +248,6 @@ def _number(tag: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not abs(number) <= PIXEL_LIMIT:
-        raise DataError(f"<{tag}> is {text[:40]!r}, not a number within ±{PIXEL_LIMIT:,.0f}")
+    if not abs(number) <= COORDINATE_LIMIT:
+        raise DataError(f"<{tag}> is {text[:40]!r}, not a number within ±{COORDINATE_LIMIT:,}")
     return number

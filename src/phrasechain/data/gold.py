@@ -38,6 +38,10 @@ class Gold:
     def __len__(self) -> int:
         return len(self.image)
 
+    def scored_keys(self) -> list[PhraseKey]:
+        """The scored phrases, in the order of their rows."""
+        return [key for key, row in self.rows.items() if row != UNSCORED]
+
 
 class _Row(NamedTuple):
     image: int
@@ -146,10 +150,12 @@ def match_predictions(gold: Gold, predictions: Iterable[Prediction], source: str
         if row != UNSCORED:
             boxes[row] = prediction.box
             regions[row] = prediction.region_boxes
+    if not seen and not unknown:
+        raise DataError(f"{source}: holds no predictions")
     if not seen:
         raise DataError(f"{source}: none of its {unknown:,} predictions is for a phrase of this data; is it the split?")
     return Matched(
-        found=torch.tensor([key in seen for key, row in gold.rows.items() if row != UNSCORED], dtype=torch.bool),
+        found=torch.tensor([key in seen for key in gold.scored_keys()], dtype=torch.bool),
         boxes=torch.from_numpy(boxes),
         regions=torch.from_numpy(np.concatenate([np.empty((0, 4)), *regions])),
         region_counts=_integers(map(len, regions)),

@@ -13,12 +13,20 @@ from phrasechain.errors import DataError
 from phrasechain.files import reason
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-PIXEL_LIMIT = 200_000_000
+PIXEL_LIMIT = 178_956_970  # from which Pillow refuses an image, unless it is told otherwise
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
 
 
+@contextmanager
+def without_remarks() -> Iterator[None]:
+    """Silence the decoder's remarks on odd files: what it cannot read, it raises. For one thread, around all others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def image_size(path: Path) -> tuple[int, int]:
-    """Width and height as displayed, EXIF orientation applied, from the file's header."""
+    """Width and height as displayed, EXIF orientation applied; pixels are decoded only where EXIF may follow them."""
     with _opened(path) as image:
         return _displayed_size(image)
 
@@ -41,14 +49,12 @@ def _displayed_size(image: Image.Image) -> tuple[int, int]:
 def _opened(path: Path) -> Iterator[Image.Image]:
     """Open an image; whatever the decoder makes of a damaged or hostile file becomes one line."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the decoder's remarks on odd files: what it cannot read, it raises
-            with Image.open(path, formats=FORMATS) as image:
-                if image.width * image.height > PIXEL_LIMIT:
-                    raise DataError(f"{path}: {image.width}×{image.height} pixels are more than {PIXEL_LIMIT:,}")
-                yield image
-    except DataError:
-        raise
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > PIXEL_LIMIT:
+                raise Image.DecompressionBombError
+            yield image
+    except Image.DecompressionBombError:
+        raise DataError(f"{path}: more than {PIXEL_LIMIT:,} pixels; make it smaller") from None
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
     except UnidentifiedImageError:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phrasechain.data.flickr30k import PIXEL_LIMIT, Problem
-from phrasechain.data.images import image_size
+from phrasechain.data.flickr30k import Problem
+from phrasechain.data.images import image_size, without_remarks
 from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError, unknown_name
-from phrasechain.schema import Box, Caption, Example, Phrase
+from phrasechain.schema import ALL, COORDINATE_LIMIT, NAME_LIMIT, PHRASE_LIMIT, Box, Caption, Example, Phrase, is_name
 
 DEFAULT_SPLIT = "train"
 IMAGE_KEYS = ("image", "id", "width", "height", "split", "captions")
@@ -47,7 +47,9 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
             if image in examples:
                 raise DataError(f'a second image with the id {image!r}; set another "id"')
             example = _example(record, image, path.parent)
-            split = _text(record, "split") if "split" in record else DEFAULT_SPLIT
+            split = _name(record.get("split", DEFAULT_SPLIT), '"split"')
+            if split == ALL:
+                raise DataError(f'"split" is {ALL!r}, the name for every image; choose another')
         except DataError as error:
             problems.append(Problem(None, f"{path}:{number}: {error}"))
             continue
@@ -58,10 +60,10 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
 
 def _image_id(record: Mapping[str, Any]) -> str:
     """The given "id", or the name of the image file without its folder and suffix."""
-    image = _text(record, "id") if "id" in record else Path(_text(record, "image")).stem
+    image = record["id"] if "id" in record else Path(_text(record, "image")).stem
     if not image:
         raise DataError(f'"image" is {record["image"]!r}, which names no file')
-    return image
+    return _name(image, '"id", by default the image\'s name without suffix,')
 
 
 def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
@@ -70,7 +72,8 @@ def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
     if "width" in record or "height" in record:
         width, height = _whole(record, "width", low=1), _whole(record, "height", low=1)
     elif exists:
-        width, height = image_size(path)
+        with without_remarks():
+            width, height = image_size(path)
     else:
         raise DataError(
             f'the image {path} is missing; mend "image" (relative to this file) or give "width" and "height"'
@@ -91,7 +94,10 @@ def _caption(value: Any, index: int) -> Caption:
     text = _text(record, "text")
     tokens = tokenise(text)
     phrases: dict[tuple[int, int], Phrase] = {}
-    for number, item in enumerate(_list(record, "phrases")):
+    items = _list(record, "phrases")
+    if len(items) > PHRASE_LIMIT:
+        raise DataError(f"caption {index} has {len(items):,} phrases, more than {PHRASE_LIMIT:,}; split it")
+    for number, item in enumerate(items):
         where = f"caption {index}, phrase {number}"
         try:
             phrase = _phrase(_object(item, PHRASE_KEYS, "it"), text, tokens)
@@ -113,7 +119,7 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
     if first_token >= end_token:
         raise DataError(f"characters {start} to {end} hold no word")
     boxes = None if record.get("boxes") is None else tuple(_box(value) for value in _list(record, "boxes"))
-    categories = tuple(_checked_text(name, "a category") for name in _list(record, "categories", optional=True))
+    categories = [_name(name, "a category") for name in _list(record, "categories", optional=True)]
     return Phrase(
         text=text[start:end],
         start=start,
@@ -121,7 +127,7 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
         first_token=first_token,
         end_token=end_token,
         entity=_entity(record.get("entity")),
-        categories=categories,
+        categories=tuple(dict.fromkeys(categories)),
         boxes=boxes,
         is_boxless=boxes == (),
     )
@@ -130,8 +136,8 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
 def _box(value: Any) -> Box:
     if not (isinstance(value, list) and len(value) == 4 and all(_is_number(side) for side in value)):
         raise DataError("a box is [x0, y0, x1, y1], four numbers")
-    if max(map(abs, value)) > PIXEL_LIMIT:
-        raise DataError(f"a box lies within ±{PIXEL_LIMIT:,.0f} pixels")
+    if max(map(abs, value)) > COORDINATE_LIMIT:
+        raise DataError(f"a box lies within ±{COORDINATE_LIMIT:,} pixels")
     x0, y0, x1, y1 = map(float, value)
     if not (x0 < x1 and y0 < y1):
         raise DataError(f"the box {value} is empty: x0 < x1 and y0 < y1 in [x0, y0, x1, y1]")
@@ -141,7 +147,7 @@ def _box(value: Any) -> Box:
 def _entity(value: Any) -> str | None:
     if value is None:
         return None
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _checked_text(value, '"entity"')
+    return _name(str(value) if isinstance(value, int) and not isinstance(value, bool) else value, '"entity"')
 
 
 def _is_number(value: Any) -> bool:
@@ -165,17 +171,20 @@ def _list(record: Mapping[str, Any], key: str, optional: bool = False) -> list[A
 
 
 def _text(record: Mapping[str, Any], key: str) -> str:
-    return _checked_text(record.get(key), f'"{key}"')
-
-
-def _checked_text(value: Any, what: str) -> str:
+    value = record.get(key)
     if not isinstance(value, str) or not value or _SURROGATE.search(value):
-        raise DataError(f"{what} is not a text")
+        raise DataError(f'"{key}" is not a text')
     return value
+
+
+def _name(value: Any, what: str) -> str:
+    if not is_name(value):
+        raise DataError(f"{what} is not a printable text of 1 to {NAME_LIMIT} characters")
+    return str(value)
 
 
 def _whole(record: Mapping[str, Any], key: str, low: int) -> int:
     value = record.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= PIXEL_LIMIT:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= COORDINATE_LIMIT:
         raise DataError(f'"{key}" is not a whole number of {low} or more')
     return value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from phrasechain.errors import DataError
-from phrasechain.schema import Box, Caption, Phrase
+from phrasechain.schema import PHRASE_LIMIT, Box, Caption, Phrase
 
 #: The id of phrases that name no entity.
 NO_ENTITY = "0"
@@ -94,6 +94,8 @@ def strip_markup(line: str) -> tuple[str, list[_Span]]:
     for piece in _PIECE.finditer(_SPACES.sub(" ", line)):
         kind = piece.lastgroup
         if kind == "header":
+            if len(spans) == PHRASE_LIMIT:
+                raise DataError(f"more than {PHRASE_LIMIT:,} phrases: this is no caption")
             span = _Span(piece["entity"], piece["header"], length)
             opened.append(span)
             spans.append(span)
@@ -130,7 +132,7 @@ def _excerpt(piece: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _categories(header: str) -> tuple[str, ...]:
-    return tuple(header.split("/")[1:])
+    return tuple(dict.fromkeys(header.split("/")[1:]))
 
 
 def _exact(text: str, start: int, end: int) -> tuple[int, int]:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError
 from phrasechain.files import write_output
-from phrasechain.schema import Box
+from phrasechain.schema import COORDINATE_LIMIT, NAME_LIMIT, Box
 
-ID_LIMIT = 1000  # characters
-PIXEL_LIMIT = 1e6
+PLACE_LIMIT = 1_000_000  # of a caption in its image and of a sign in its caption
 TOP_REGIONS = 10  # what R@1, R@5 and R@10 need
 
 #: Image id, caption index, start and end of the phrase in the caption's characters.
@@ -77,8 +76,8 @@ def _prediction(record: Any, line: int) -> Prediction:
     if not isinstance(record, dict):
         raise DataError("the line is not a JSON object with image, caption, start, end, box and regions")
     image = record.get("image")
-    if not isinstance(image, str) or len(image) > ID_LIMIT:
-        raise DataError(f'"image" is not a text of at most {ID_LIMIT} characters, the image id')
+    if not isinstance(image, str) or len(image) > NAME_LIMIT:
+        raise DataError(f'"image" is not a text of at most {NAME_LIMIT} characters, the image id')
     caption, start, end = (_whole(record, key) for key in ("caption", "start", "end"))
     regions = record.get("regions", [])
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
@@ -91,7 +90,7 @@ def _prediction(record: Any, line: int) -> Prediction:
 
 def _whole(record: dict[str, Any], key: str) -> int:
     value = record.get(key)
-    if type(value) is not int or not 0 <= value <= PIXEL_LIMIT:
+    if type(value) is not int or not 0 <= value <= PLACE_LIMIT:
         raise DataError(f'"{key}" is not a whole number of 0 or more')
     return value
 
@@ -102,8 +101,8 @@ def _boxes(values: list[Any]) -> NDArray[np.float64]:
     ):
         raise DataError('a "box" is not [x0, y0, x1, y1], four numbers')
     boxes = _array(values)
-    if not (np.abs(boxes) <= PIXEL_LIMIT).all():
-        raise DataError(f"a box does not lie within ±{PIXEL_LIMIT:,.0f} pixels")
+    if not (np.abs(boxes) <= COORDINATE_LIMIT).all():
+        raise DataError(f"a box does not lie within ±{COORDINATE_LIMIT:,} pixels")
     ordered = (boxes[:, :2] <= boxes[:, 2:]).all(1)
     if not ordered.all():
         wrong = values[int(ordered.argmin())]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from phrasechain.data.lines import parse_json as parse_line
 from phrasechain.errors import DataError
 from phrasechain.files import reason
 from phrasechain.schema import Regions
@@ -156,9 +157,9 @@ def map_shard(shard: Shard) -> ShardArrays:
 def parse_json(data: bytes, where: str) -> Any:
     """JSON from a stranger; anything wrong with it is one line that begins with ``where``."""
     try:
-        return json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {str(error)[:100]}") from error
+        return parse_line(data)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def _read_shard(file: BinaryIO, path: Path, info: StoreInfo) -> Shard:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from phrasechain.data.shard import Shard, ShardArrays, StoreInfo, map_shard, parse_json, read_shard
 from phrasechain.errors import DataError
 from phrasechain.files import read_bounded, reason
+from phrasechain.progress import track
 from phrasechain.schema import Regions
 
 FORMAT = "phrasechain-store"
@@ -160,17 +161,23 @@ class FeatureStore:
         sizes = np.array([shard.sizes[row] for shard, row in places], np.int32).reshape(-1, 2)
         return RegionBatch(tuple(images), sizes, offsets, boxes, features, objectness)
 
-    def verify(self) -> None:
-        """Read every shard and compare its SHA-256 with the manifest; the first that differs is a ``DataError``."""
-        for record in self._records:
+    def damaged(self) -> Iterator[str]:
+        """Read every shard and compare its SHA-256 with the manifest; say what is wrong with those that differ."""
+        for record in track(self._records, len(self._records), "Verifying shards"):
             path = self.path / record.file
             try:
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
-                raise DataError(f"{path}: cannot read the shard: {reason(error)}") from error
+                yield f"{path}: cannot read the shard: {reason(error)}"
+                continue
             if digest != record.sha256:
-                raise DataError(f"{path}: the checksum is wrong, the shard is damaged; copy or write the store again")
+                yield f"{path}: the checksum is wrong, the shard is damaged; copy or write the store again"
+
+    def verify(self) -> None:
+        """Raise a ``DataError`` for the first shard that is :meth:`damaged`."""
+        for message in self.damaged():
+            raise DataError(message)
 
     def _place(self, image: str) -> tuple[Shard, int]:
         place = self._places.get(image)

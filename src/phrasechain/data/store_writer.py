@@ -29,12 +29,11 @@ from phrasechain.data.store import (
 )
 from phrasechain.errors import DataError, PhrasechainError
 from phrasechain.files import reason, write_atomically
-from phrasechain.schema import Regions
+from phrasechain.schema import NAME_LIMIT, Regions, is_name
 
 LOCK_NAME = ".lock"
 SHARD_BYTES = 1 << 26
 MAX_REGIONS = 10_000  # of one image
-MAX_TEXT = 512  # code points of an image id or a class name
 _MAX_SIDE = 2**31 - 1
 
 
@@ -70,6 +69,7 @@ class StoreWriter:
         self.path = Path(path)
         self.info = info
         self._shard_bytes = shard_bytes
+        _refuse_other_folder(self.path)
         self._lock = _locked(self.path)
         try:
             with _disk(self.path):
@@ -80,9 +80,6 @@ class StoreWriter:
 
     def _start(self) -> None:
         if not (self.path / HEADER_NAME).exists():
-            strangers = {file.name for file in self.path.iterdir() if file.suffix != ".tmp"} - {LOCK_NAME}
-            if strangers:
-                raise DataError(f"{self.path}: a folder that is no region store and not empty; choose another name")
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, None))
         existing = FeatureStore.open(self.path, partial=True)
         for part in fields(StoreInfo):
@@ -186,6 +183,14 @@ def merge_stores(sources: Sequence[Path | str], target: Path | str, shard_bytes:
         return len(writer)
 
 
+def _refuse_other_folder(path: Path) -> None:
+    """Leave a folder alone that holds something else than a store, or what is left of one that was begun."""
+    if not path.is_dir() or (path / HEADER_NAME).exists():
+        return
+    if any(file.name != LOCK_NAME and file.suffix != ".tmp" for file in path.iterdir()):
+        raise DataError(f"{path}: a folder that is no region store and not empty; choose another name")
+
+
 def _locked(path: Path) -> FileLock:
     """Hold the store's lock. The system lets go of it when its process ends, however it ends."""
     try:
@@ -264,8 +269,8 @@ def _ready_boxes(values: Any, what: str) -> NDArray[np.float32]:
 
 
 def _check_text(text: Any, what: str) -> None:
-    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT or not text.isprintable():
-        raise DataError(f"{what} must be a printable text of 1 to {MAX_TEXT} signs, not {str(text)[:80]!r}")
+    if not is_name(text):
+        raise DataError(f"{what} must be a printable text of 1 to {NAME_LIMIT} signs, not {str(text)[:80]!r}")
 
 
 def _optional(part: Any, is_wanted: bool, what: str) -> Any:
