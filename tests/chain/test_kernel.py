@@ -63,6 +63,15 @@ def test_kernel_agrees_with_pure_torch() -> None:
         assert_same(everything(), compiled)
 
 
+def test_the_gradient_takes_the_path_of_the_loss() -> None:
+    """Even where the kernel is switched off for one of them only."""
+    emissions, transitions = torch.randn(2, 4, 9, requires_grad=True), torch.randn(2, 3, 9, 9, requires_grad=True)
+    expected = torch.autograd.grad(ChainCRF(emissions, transitions).log_partition.sum(), (emissions, transitions))
+    with kernel.disabled():
+        value = ChainCRF(emissions, transitions).log_partition.sum()
+    assert_same(list(torch.autograd.grad(value, (emissions, transitions))), list(expected))
+
+
 def test_threads_change_nothing() -> None:
     before = torch.get_num_threads()
     try:

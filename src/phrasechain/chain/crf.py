@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 
@@ -120,10 +122,10 @@ class ChainCRF:
         """−log p(labels), (B,), for hard labels (B, T) of integers."""
         scores = self._scores
         checks.labels_shape(labels, scores.emissions)
+        labels, alive = labels.to(torch.int64), scores.alive()
         if self.validate:
             checks.labels_values(labels, scores)
-        alive = scores.alive()
-        labels = labels.to(torch.int64) if alive is None else torch.where(alive, labels.to(torch.int64), 0)
+        labels = labels if alive is None else torch.where(alive, labels, 0)
         one_hot = torch.zeros_like(scores.emissions, requires_grad=False).scatter(2, labels[:, :, None], 1.0)
         return loss(scores, one_hot)
 
@@ -187,8 +189,7 @@ class ChainCRF:
         Exact; sequences of equal score are all different and in no particular order. Where a chain has fewer than n
         sequences the rest have score −inf and labels 0.
         """
-        _check_count(n)
-        chain = self._scores.clean()
+        n, chain = _count(n), self._scores.clean()
         with torch.no_grad():
             labels, exists = recursion.kbest(chain, n)
         score = recursion.path_score(chain, labels)
@@ -196,9 +197,8 @@ class ChainCRF:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n independent exact samples, (B, n, T): forward filtering, backward sampling."""
-        _check_count(n)
         with torch.no_grad():
-            return recursion.sample(self._scores.clean(), n, generator)
+            return recursion.sample(self._scores.clean(), _count(n), generator)
 
 
 def _by_rows(transitions: Tensor) -> Tensor:
@@ -209,6 +209,11 @@ def _by_rows(transitions: Tensor) -> Tensor:
     return transitions.contiguous()
 
 
-def _check_count(n: int) -> None:
-    if not isinstance(n, int) or n < 1:
+def _count(n: int) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = 0
+    if count < 1:
         checks.refuse("n", "an integer of at least 1", n)
+    return count
