@@ -105,6 +105,7 @@ def test_a_label_that_underflows_can_come_back(each_backend: str) -> None:
 def test_emissions_that_undo_what_transitions_demand(each_backend: str, form: str) -> None:
     """Label 3 is far ahead on the way in and on the way out, and its own emission lies below what exp can hold."""
     emissions = torch.zeros(2, 3, 9)
+    emissions[:, 0, 3] = emissions[:, 2, 3] = -200.0  # it can only be in the middle
     emissions[:, 1, 3] = -104.0
     transitions = torch.full_like(batch(2, 3, 9, form, 1.0)[1], -29.0)
     transitions[..., 3] = transitions[..., 3, :] = 29.0
