@@ -171,13 +171,19 @@ static TARGET double NAME(normalise)(float *a, float *s, const float *x, const f
                                      int64_t K, float *exponent) {
   for (int64_t k = 0; k < K; k++) exponent[k] = x[k] + y[k];
   for (int64_t m = n; m < K; m++) s[rows[m]] = 1, exponent[rows[m]] = -INFINITY;
-  const double top = NAME(largest)(exponent, K); /* in float32: near the maximum is good enough */
-  for (int64_t k = 0; k < K; k++) exponent[k] = (float)((double)x[k] + (double)y[k] - top);
-  for (int64_t k = 0; k < K; k += LANES) /* the padding of `exponent` is written too */
-    NAME(store)(exponent + k, NAME(exp8)(NAME(load)(exponent + k, LANES)), LANES);
-  for (int64_t k = 0; k < K; k++) a[k] = s[k] * exponent[k];
-  for (int64_t m = n; m < K; m++) a[rows[m]] = 0;
-  const float most = NAME(largest)(a, K), scale = 1.0f / most;
+  double top = NAME(largest)(exponent, K); /* in float32: near the maximum is good enough */
+  float most = 0;
+  for (int again = 0; again < 2; again++) {
+    for (int64_t k = 0; k < K; k++) exponent[k] = (float)((double)x[k] + (double)y[k] - top);
+    for (int64_t k = 0; k < K; k += LANES) /* the padding of `exponent` is written too */
+      NAME(store)(exponent + k, NAME(exp8)(NAME(load)(exponent + k, LANES)), LANES);
+    for (int64_t k = 0; k < K; k++) a[k] = s[k] * exponent[k];
+    for (int64_t m = n; m < K; m++) a[rows[m]] = 0;
+    most = NAME(largest)(a, K);
+    if (!(most < 1e-3f && most >= SMALLEST)) break;
+    top += log((double)most); /* s is small where x + y is large: what exp can hold must lie below the product */
+  }
+  const float scale = 1.0f / most;
   for (int64_t k = 0; k < K; k++) a[k] *= scale;
   return top + log((double)most);
 }
