@@ -2,6 +2,8 @@
 
 import multiprocessing
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,3 +104,10 @@ def test_works_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     assert queue.get(timeout=60) == expected
     child.join(timeout=60)
     assert child.exitcode == 0
+
+
+def test_a_library_that_cannot_be_loaded_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"_kernel{EXTENSION_SUFFIXES[0]}").write_bytes(b"built for another machine")
+    monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
+    with pytest.warns(UserWarning, match="pure torch serves"):
+        assert kernel._find.__wrapped__() is None

@@ -1,6 +1,6 @@
 /* The chain recursions of float32 scores on a CPU: loss and gradient, marginals, Viterbi.
 
-   Plain C with POSIX threads, linked against nothing and called through ctypes. kernel_steps.h holds the mathematics;
+   Plain C with POSIX threads, linked against the C library alone and called through ctypes. kernel_steps.h holds the mathematics;
    it is compiled once for any machine and once for AVX2, and the processor is asked at run time. Threads are started for
    one call and never waited for unless they have begun an item, so a busy machine does not make a call slower than one
    thread would be, and a process may fork at any time.

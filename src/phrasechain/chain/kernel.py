@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,7 +67,11 @@ def _find() -> ctypes.CDLL | None:
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name("_kernel" + suffix)
         if path.exists():
-            library = ctypes.CDLL(str(path))
+            try:
+                library = ctypes.CDLL(str(path))
+            except OSError as error:
+                warnings.warn(f"the compiled chain kernel cannot be loaded, pure torch serves: {error}", stacklevel=2)
+                return None
             library.phrasechain_panels.argtypes = [_INT]
             library.phrasechain_panels.restype = _INT
             return library
