@@ -318,3 +318,13 @@ def test_defaults_of_torch_do_not_matter(each_backend: str) -> None:
         for one, other in zip(found, expected, strict=True):
             assert one.dtype == other.dtype
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_expanded_transitions_are_not_materialised(dtype: torch.dtype) -> None:
+    """Nor where a turned or a half-precision matrix has to be copied first."""
+    shared = torch.randn(5, 5).to(dtype)
+    for transitions in (shared, shared.T):
+        crf = ChainCRF(torch.zeros(3, 4, 5), transitions.expand(3, 3, 5, 5))
+        assert crf._scores.transitions.untyped_storage().nbytes() == 5 * 5 * 4
+        assert_close(crf.log_partition, ChainCRF(torch.zeros(3, 4, 5), transitions.contiguous()).log_partition, 1e-6)

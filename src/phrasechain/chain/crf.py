@@ -67,7 +67,7 @@ class ChainCRF:
             checks.mask("label_mask", label_mask, (emissions.shape[0], emissions.shape[2]), emissions)
             label_mask = label_mask.contiguous()
         self.validate = validate and not torch.compiler.is_compiling()
-        self._scores = Scores(emissions.to(dtype).contiguous(), _by_rows(transitions.to(dtype)), lengths, label_mask)
+        self._scores = Scores(emissions.to(dtype).contiguous(), _by_rows(transitions, dtype), lengths, label_mask)
         if self.validate:
             if lengths is not None:
                 checks.lengths_values(lengths, emissions.shape[1])
@@ -201,12 +201,13 @@ class ChainCRF:
             return recursion.sample(self._scores.clean(), _count(n), generator)
 
 
-def _by_rows(transitions: Tensor) -> Tensor:
-    """The same, each (K, K) contiguous; a tensor that was expanded stays so."""
+def _by_rows(transitions: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same in ``dtype``, each (K, K) contiguous; a tensor that was expanded stays so."""
     K = transitions.shape[-1]
-    if transitions.stride(-1) == 1 and transitions.stride(-2) == K:
+    if transitions.dtype == dtype and transitions.stride(-1) == 1 and transitions.stride(-2) == K:
         return transitions
-    return transitions.contiguous()
+    over_b, over_t = (1 if stride == 0 else None for stride in transitions.stride()[:2])
+    return transitions[:over_b, :over_t].to(dtype).contiguous().expand(transitions.shape)
 
 
 def _count(n: int) -> int:
