@@ -137,6 +137,25 @@ def test_hard_labels_beside_forbidden_transitions(each_backend: str, form: str) 
     assert gradient <= 1e-5
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("quantity", ["kl of labelled steps", "marginals", "pair_marginals", "entropy"])
+def test_what_goes_through_the_plain_recursion(quantity: str, scale: float, form: str) -> None:
+    emissions, transitions, q = batch(3, 6, 9, form, scale)
+    labelled = torch.tensor([True, False, True, True, False, False]).expand(3, 6)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        inputs = emissions.to(dtype).requires_grad_(), transitions.to(dtype).requires_grad_()
+        crf = ChainCRF(*inputs)
+        value = crf.kl(q.to(dtype), labelled) if quantity == "kl of labelled steps" else getattr(crf, quantity)
+        assert value.dtype == dtype
+        size = torch.maximum(crf.log_partition.abs().max(), value.abs().max()).item() if value.dim() == 1 else 1.0
+        weights = torch.linspace(0.5, 1.5, value.numel(), dtype=dtype).view_as(value)
+        found.append((value.detach() / size, *torch.autograd.grad((value * weights).sum(), inputs)))
+    for single, double, tolerance in zip(*found, (1e-6, 1e-5, 1e-5), strict=True):
+        assert (single - double).abs().max() <= tolerance * double.abs().max().clamp(min=1)
+
+
 def test_not_a_number_is_not_hidden(each_backend: str) -> None:
     emissions, transitions, q = batch(2, 3, 9, "full", 1.0)
     transitions[0, 1, 4, 2] = torch.nan

@@ -148,7 +148,7 @@ class ChainCRF:
     def marginals(self) -> Tensor:
         """p(y_t), (B, T, K)."""
         if self._has_gradient or torch.compiler.is_compiling():
-            return recursion.smooth(self._scores.clean())[0]
+            return recursion.smooth(self._scores.clean().double())[0].to(self._scores.emissions.dtype)
         return marginals(self._scores, pairs=False)[0]
 
     @property
@@ -156,7 +156,7 @@ class ChainCRF:
         """p(y_{t-1}, y_t), (B, T-1, K, K)."""
         B, T, K = self._scores.emissions.shape
         if self._has_gradient or torch.compiler.is_compiling():
-            return recursion.smooth(self._scores.clean())[1]
+            return recursion.smooth(self._scores.clean().double())[1].to(self._scores.emissions.dtype)
         full = self._scores.transitions.expand(B, T - 1, K, K) if T > 1 else self._scores.transitions[:, :0]
         scores = Scores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
         return marginals(scores, pairs=True)[1] if T > 1 else full.new_zeros(B, 0, K, K)
@@ -164,7 +164,7 @@ class ChainCRF:
     @property
     def entropy(self) -> Tensor:
         """H(p) = −Σ p(y) log p(y), (B,)."""
-        return recursion.entropy(self._scores.clean())
+        return recursion.entropy(self._scores.clean().double()).to(self._scores.emissions.dtype)
 
     # ---- answers ----
 

@@ -27,16 +27,16 @@ def labelled_loss(scores: Scores, q: Tensor, labelled: Tensor) -> Tensor:
 
     p_S is the chain over S that is left when the other steps are summed out.
     """
-    chain, places = contract(scores.clean(), labelled)  # (B, S)
+    chain, places = contract(scores.clean().double(), labelled)  # in float64: sums of scores become scores; (B, S)
     alive = scores.alive()
     labelled = labelled if alive is None else labelled & alive
-    target = q.gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
+    target = q.double().gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
     target = torch.where(labelled.gather(1, places)[:, :, None], target, 0.0)  # q elsewhere may be NaN
     if torch.is_grad_enabled() and q.requires_grad:
         value = loss(chain, None) - linear_terms(chain, target)
     else:
         value = loss(chain, target)
-    return torch.where(labelled.any(1), value, 0.0)
+    return torch.where(labelled.any(1), value, 0.0).to(q.dtype)
 
 
 def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:

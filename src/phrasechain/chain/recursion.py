@@ -83,6 +83,10 @@ class CleanScores:
     alive: Tensor | None  # (B, T)
     labels: Tensor | None  # (B, K)
 
+    def double(self) -> CleanScores:
+        """For recursions in float64; the transitions stay as they are and are promoted where they are added."""
+        return CleanScores(self.emissions.double(), self.transitions, self.alive, self.labels)
+
     def steps(self) -> list[Tensor]:
         """T - 1 transitions (B or 1, K, K); ``unbind``, since indexing in a loop makes backward quadratic in T."""
         steps = self.emissions.shape[1] - 1
@@ -253,7 +257,7 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
             new = torch.logsumexp((emissions[:, t - 1] + from_left[-1])[:, :, None] + steps[t - 1], 1)  # (B, K)
             new = torch.where(silent[:, None], new, 0.0)
         from_left.append(new)
-        link = steps[t - 1].expand(B, K, K)
+        link = steps[t - 1].expand(B, K, K).to(emissions.dtype)
         gap = ~silent & ~labelled[:, t - 1] & (seen[:, t - 1] < counts)  # (B,)
         if links and _may_hold(gap):
             link = _through(gap, links[-1], emissions[:, t - 1], link)

@@ -223,7 +223,7 @@ def _emission_gradient(grad_loss: Tensor, chain: CleanScores, q: Tensor | None, 
 
 
 def _forward_in_logs(chain: CleanScores, q: Tensor | None) -> tuple[Tensor, Tensor]:
-    double = CleanScores(chain.emissions.double(), chain.transitions, chain.alive, chain.labels)
+    double = chain.double()
     alphas, log_z = filters(double)
     if q is not None:
         log_z = log_z - _linear(double, q.double())
