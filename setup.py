@@ -1,4 +1,4 @@
-"""Builds the compiled chain kernel: plain C, linked against nothing, optional.
+"""Builds the compiled chain kernel: plain C, linked against the C library alone, optional.
 
 Where there is no compiler the build goes on without it and the pure-torch path serves.
 """
@@ -19,8 +19,8 @@ setup(
             "phrasechain.chain._kernel",
             sources=["src/phrasechain/chain/kernel.c"],
             depends=["src/phrasechain/chain/kernel_steps.h"],
-            extra_compile_args=["-O3", "-std=gnu11", "-pthread", "-fno-math-errno", "-fno-trapping-math"],
-            extra_link_args=["-pthread"],
+            extra_compile_args=["-O3", "-std=gnu11", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"],
+            extra_link_args=["-pthread", "-lm"],
             optional=True,
         )
     ],

@@ -101,6 +101,61 @@ def test_a_label_that_underflows_can_come_back(each_backend: str) -> None:
     assert ChainCRF(emissions, transitions).viterbi()[0][0, :2].tolist() == [1, 3]
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_emissions_that_undo_what_transitions_demand(each_backend: str, form: str) -> None:
+    """Label 3 is far ahead on the way in and on the way out, and its own emission lies below what exp can hold."""
+    emissions = torch.zeros(2, 3, 9)
+    emissions[:, 0, 3] = emissions[:, 2, 3] = -200.0  # it can only be in the middle
+    emissions[:, 1, 3] = -104.0
+    transitions = torch.full_like(batch(2, 3, 9, form, 1.0)[1], -29.0)
+    transitions[..., 3] = transitions[..., 3, :] = 29.0
+    relative, _, gradient = errors(emissions, transitions, torch.full((2, 3, 9), 1 / 9))
+    assert relative <= 1e-6
+    assert gradient <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("floor", [-1e4, -1e9, -1e20])
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_with_floors_in_the_emissions(each_backend: str, scale: float, floor: float, form: str) -> None:
+    """A label forbidden by a very low score costs the others no digits, the first label included."""
+    emissions, transitions, q = batch(3, 6, 12, form, scale)
+    emissions[:, ::2, [0, 5]] = floor
+    q[:, :, [0, 5]] = 0.0
+    relative, _, gradient = errors(emissions, transitions, q / q.sum(-1, keepdim=True))
+    assert relative <= 1e-6
+    assert gradient <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_hard_labels_beside_forbidden_transitions(each_backend: str, form: str) -> None:
+    emissions, transitions, _ = batch(5, 3, 40, form, 5.0)
+    transitions[..., 0] = -1e4
+    q = torch.nn.functional.one_hot(emissions[..., 1:].argmax(-1) + 1, 40).float()
+    relative, _, gradient = errors(emissions, transitions, q)
+    assert relative <= 1e-6
+    assert gradient <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("quantity", ["kl of labelled steps", "marginals", "pair_marginals", "entropy"])
+def test_what_goes_through_the_plain_recursion(quantity: str, scale: float, form: str) -> None:
+    emissions, transitions, q = batch(3, 6, 9, form, scale)
+    labelled = torch.tensor([True, False, True, True, False, False]).expand(3, 6)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        inputs = emissions.to(dtype).requires_grad_(), transitions.to(dtype).requires_grad_()
+        crf = ChainCRF(*inputs)
+        value = crf.kl(q.to(dtype), labelled) if quantity == "kl of labelled steps" else getattr(crf, quantity)
+        assert value.dtype == dtype
+        size = torch.maximum(crf.log_partition.abs().max(), value.abs().max()).item() if value.dim() == 1 else 1.0
+        weights = torch.linspace(0.5, 1.5, value.numel(), dtype=dtype).view_as(value)
+        found.append((value.detach() / size, *torch.autograd.grad((value * weights).sum(), inputs)))
+    for single, double, tolerance in zip(*found, (1e-6, 1e-5, 1e-5), strict=True):
+        assert (single - double).abs().max() <= tolerance * double.abs().max().clamp(min=1)
+
+
 def test_not_a_number_is_not_hidden(each_backend: str) -> None:
     emissions, transitions, q = batch(2, 3, 9, "full", 1.0)
     transitions[0, 1, 4, 2] = torch.nan

@@ -74,6 +74,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "allowed dtype": (lambda: ChainCRF(E, TR).partial_nll(Q), "allowed: expected dtype torch.bool"),
     "no samples": (lambda: ChainCRF(E, TR).sample(0), "n: expected an integer of at least 1, got 0"),
+    "sparse emissions": (lambda: ChainCRF(E.to_sparse(), TR), "emissions: expected a dense tensor"),
+    "eight bits": (lambda: ChainCRF(E.to(torch.float8_e4m3fn), TR), "emissions: expected a floating-point dtype of 16"),
     "half a path": (lambda: ChainCRF(E, TR).kbest(1.5), "n: expected an integer"),
 }
 
@@ -126,3 +128,16 @@ def test_one_step_takes_any_form_of_transitions(shape: tuple[int, ...]) -> None:
     assert crf.pair_marginals.shape == (B, 0, K, K)
     (grad,) = torch.autograd.grad(crf.kl(Q[:, :1]).sum(), transitions)
     assert torch.equal(grad, torch.zeros(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
+def test_any_integers_serve_as_labels_and_lengths(dtype: torch.dtype) -> None:
+    labels, lengths = torch.tensor([[0, 1, 1, 0], [2, 0, 1, 2]]), torch.tensor([4, 2])
+    found = ChainCRF(E, TR, lengths.to(dtype), MASK).nll(labels.to(dtype))
+    assert torch.equal(found, ChainCRF(E, TR, lengths, MASK).nll(labels))
+
+
+def test_any_integer_counts() -> None:
+    n = torch.tensor(2)[()]
+    assert ChainCRF(E, TR).kbest(n)[0].shape == (B, 2, T)
+    assert ChainCRF(E, TR).sample(n).shape == (B, 2, T)

@@ -265,3 +265,66 @@ def test_expanded_transitions_and_other_strides(each_backend: str) -> None:
         assert_close(other, plain.detach(), 1e-6)
     (one,), (two,) = (torch.autograd.grad(value.sum(), shared) for value in (plain, expanded))
     assert_close(one, two, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 1, 3, 3), (1, 3, 3, 3), (2, 3, 3, 3)])
+def test_transitions_that_no_sequence_may_take_hold_anything(each_backend: str, shape: tuple[int, ...]) -> None:
+    """Also those that only a sequence of one step could have taken, and all where every sequence has one step."""
+    mask = torch.tensor([[True, False, False], [True, True, False]])
+    for lengths, used in ((torch.tensor([4, 1]), 1), (torch.tensor([1, 1]), 0)):
+        emissions = torch.where(mask[:, None], 0.0, math.nan).expand(2, 4, 3).clone().requires_grad_()
+        transitions = torch.full(shape, math.nan)
+        transitions[0 if len(shape) == 4 else ..., ..., :used, :used] = 0.0
+        transitions.requires_grad_()
+        crf = ChainCRF(emissions, transitions, lengths, mask)
+        assert_close(crf.log_partition, [0.0, math.log(2)], 1e-6)
+        assert_close(crf.marginals[1, 0], [0.5, 0.5, 0.0], 1e-6)
+        assert_close(crf.entropy, [0.0, math.log(2)], 1e-6)
+        assert crf.viterbi()[0].tolist() == [[0] * 4, [0] * 4]
+        crf.log_partition.sum().backward()
+        for leaf, count in ((emissions, int(lengths.sum())), (transitions, used * 3)):
+            assert leaf.grad is not None
+            assert_close(leaf.grad.sum(), float(count), 1e-6)
+
+
+def test_masked_labels_are_out_of_reach_of_any_score(each_backend: str) -> None:
+    """Whatever low scores the allowed labels have."""
+    emissions, mask = torch.full((1, 3, 4), -1e12), torch.tensor([[True, True, False, False]])
+    crf = ChainCRF(emissions, torch.zeros(4, 4), None, mask)
+    assert_close(crf.marginals, torch.tensor([0.5, 0.5, 0.0, 0.0]).expand(1, 3, 4), 1e-6)
+    assert int(crf.sample(50, torch.Generator().manual_seed(0)).max()) == 1
+    assert int(crf.viterbi()[0].max()) <= 1
+
+
+def test_defaults_of_torch_do_not_matter(each_backend: str) -> None:
+    torch.manual_seed(0)
+    emissions, q = torch.randn(3, 4, 9), torch.rand(3, 4, 9).softmax(-1)
+    lengths = torch.tensor([4, 2, 1])
+
+    def everything(transitions: Tensor) -> list[Tensor]:
+        inputs = emissions.clone().requires_grad_(), transitions.clone().requires_grad_()
+        crf = ChainCRF(*inputs, lengths)
+        grads = torch.autograd.grad(crf.kl(q).sum(), inputs)
+        return [*grads, crf.marginals, crf.entropy, *crf.viterbi(), *crf.kbest(2)]
+
+    for transitions in (torch.randn(9, 9), torch.randn(3, 3, 9, 9)):
+        expected = everything(transitions)
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.device("meta"):
+                found = everything(transitions)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_expanded_transitions_are_not_materialised(dtype: torch.dtype) -> None:
+    """Nor where a turned or a half-precision matrix has to be copied first."""
+    shared = torch.randn(5, 5).to(dtype)
+    for transitions in (shared, shared.T):
+        crf = ChainCRF(torch.zeros(3, 4, 5), transitions.expand(3, 3, 5, 5))
+        assert crf._scores.transitions.untyped_storage().nbytes() == 5 * 5 * 4
+        assert_close(crf.log_partition, ChainCRF(torch.zeros(3, 4, 5), transitions.contiguous()).log_partition, 1e-6)

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,6 +65,15 @@ def test_kernel_agrees_with_pure_torch() -> None:
         assert_same(everything(), compiled)
 
 
+def test_the_gradient_takes_the_path_of_the_loss() -> None:
+    """Even where the kernel is switched off for one of them only."""
+    emissions, transitions = torch.randn(2, 4, 9, requires_grad=True), torch.randn(2, 3, 9, 9, requires_grad=True)
+    expected = torch.autograd.grad(ChainCRF(emissions, transitions).log_partition.sum(), (emissions, transitions))
+    with kernel.disabled():
+        value = ChainCRF(emissions, transitions).log_partition.sum()
+    assert_same(list(torch.autograd.grad(value, (emissions, transitions))), list(expected))
+
+
 def test_threads_change_nothing() -> None:
     before = torch.get_num_threads()
     try:
@@ -93,3 +104,10 @@ def test_works_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     assert queue.get(timeout=60) == expected
     child.join(timeout=60)
     assert child.exitcode == 0
+
+
+def test_a_library_that_cannot_be_loaded_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"_kernel{EXTENSION_SUFFIXES[0]}").write_bytes(b"built for another machine")
+    monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
+    with pytest.warns(UserWarning, match="pure torch serves"):
+        assert kernel._find.__wrapped__() is None

@@ -163,3 +163,28 @@ def test_losses_compile_in_one_graph(each_backend: str, name: str) -> None:
         torch.testing.assert_close(found, expected)
         for one, other in zip(*(torch.autograd.grad(each, inputs) for each in (found, expected)), strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("target_asks", [False, True])
+def test_gradients_where_nothing_is_labelled_are_zero(each_backend: str, target_asks: bool) -> None:
+    """q may be NaN at every step without a label, in a sequence without any label too."""
+    emissions, transitions = scores("full", torch.float32)
+    q = torch.where(LABELLED[:, :, None], TARGET.float(), torch.nan)
+    q[1] = torch.nan
+    q.requires_grad_(target_asks)
+    labelled = LABELLED & torch.tensor([[True], [False]])
+    value = ChainCRF(emissions, transitions).kl(q, labelled)
+    value.sum().backward()
+    assert value[1] == 0
+    for leaf in (emissions, transitions, q)[: 2 + target_asks]:
+        assert leaf.grad is not None
+        assert leaf.grad[0].isfinite().all()
+        assert (leaf.grad[1] == 0).all()
+
+
+def test_gradient_of_the_target_is_finite_at_zero(each_backend: str) -> None:
+    emissions, transitions = scores("shared", torch.float32)
+    logits = torch.tensor([0.0, -200.0, 0.0]).expand(2, 3, 3).clone().requires_grad_()  # the softmax underflows to 0
+    ChainCRF(emissions, transitions).kl(logits.softmax(-1)).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()

@@ -81,7 +81,11 @@ def test_learns_from_soft_labels() -> None:
         ({"mask": MASK & (torch.arange(T) != 1)}, "mask: .*a hole in row 0"),
         ({"mask": MASK, "lengths": LENGTHS}, "either lengths or mask, got both"),
         ({"mask": MASK.long()}, "mask: expected dtype torch.bool"),
+        ({"mask": MASK & (torch.arange(T) != 0)}, "mask: .*a hole in row 0"),
+        ({"mask": MASK & (torch.arange(B)[:, None] != 3)}, "mask: .*at least one step per sequence, got none in row 3"),
         ({"lengths": torch.zeros(B).long()}, "lengths: expected values from 1"),
+        ({"lengths": LENGTHS.tolist()}, r"lengths: expected a tensor \(\(B,\) of integers\), got list"),
+        ({"lengths": LENGTHS[:, None]}, r"lengths: expected shape \(5,\), got shape \(5, 1\)"),
     ],
 )
 def test_refused(arguments: dict[str, torch.Tensor], message: str) -> None:
@@ -92,7 +96,26 @@ def test_refused(arguments: dict[str, torch.Tensor], message: str) -> None:
 def test_other_numbers_of_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="emissions: expected K = 6 labels"):
         ChainTagger(K)(torch.zeros(B, T, 4))
-    with pytest.raises(ValueError, match="forbid: expected labels from 0 to 5"):
-        ChainTagger(K, forbid=[(0, 6)])
     with pytest.raises(ValueError, match="num_labels"):
         ChainTagger(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"forbid": [(0, 6)]}, r"forbid: expected pairs of labels from 0 to 5, got \(0, 6\)"),
+        ({"forbid": [(-1, 0)]}, r"got \(-1, 0\)"),
+        ({"forbid": [2]}, "expected pairs of labels from 0 to 5, got 2"),
+        ({"forbid": [(1,)]}, r"got \(1,\)"),
+        ({"forbid_start": [-1]}, "forbid_start: expected labels from 0 to 5, got -1"),
+        ({"forbid_end": [None]}, "forbid_end: expected labels from 0 to 5, got None"),
+    ],
+)
+def test_what_cannot_be_forbidden_is_refused(arguments: dict[str, list[object]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ChainTagger(K, **arguments)
+
+
+def test_pairs_to_forbid_may_come_in_any_container() -> None:
+    for pairs in ([[0, 2]], torch.tensor([[0, 2]]), {(0, 2)}):
+        assert (~ChainTagger(3, forbid=pairs).allowed).nonzero().tolist() == [[0, 2]]

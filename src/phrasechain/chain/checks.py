@@ -26,14 +26,15 @@ def _shape(tensor: Tensor) -> str:
 def _tensor(argument: str, tensor: object, expected: str) -> None:
     if not isinstance(tensor, Tensor):
         refuse(argument, f"a tensor ({expected})", type(tensor).__name__)
+    if tensor.layout != torch.strided:
+        refuse(argument, "a dense tensor", tensor.layout)
 
 
 def emissions_shape(emissions: Tensor) -> None:
     _tensor("emissions", emissions, "(B, T, K) of floats")
     if emissions.dim() != 3 or 0 in emissions.shape:
         refuse("emissions", "shape (B, T, K) with B, T and K at least 1", _shape(emissions))
-    if not emissions.is_floating_point():
-        refuse("emissions", "a floating-point dtype", emissions.dtype)
+    floats("emissions", emissions)
 
 
 def transitions_shape(transitions: Tensor, emissions: Tensor) -> None:
@@ -49,8 +50,7 @@ def transitions_shape(transitions: Tensor, emissions: Tensor) -> None:
         if transitions.shape[0] not in (1, B) or transitions.shape[1] not in steps:
             expected = f"({B} or 1, {T - 1} or 1, {K}, {K}), to go with emissions {tuple(emissions.shape)}"
             refuse("transitions", expected, _shape(transitions))
-    if not transitions.is_floating_point():
-        refuse("transitions", "a floating-point dtype", transitions.dtype)
+    floats("transitions", transitions)
     same_device("transitions", transitions, emissions)
 
 
@@ -68,6 +68,11 @@ def lengths_shape(lengths: Tensor, emissions: Tensor) -> None:
         refuse("lengths", f"shape ({emissions.shape[0]},)", _shape(lengths) + hint)
     integers("lengths", lengths)
     same_device("lengths", lengths, emissions)
+
+
+def floats(argument: str, tensor: Tensor, hint: str = "") -> None:
+    if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        refuse(argument, f"a floating-point dtype of 16 to 64 bits{hint}", tensor.dtype)
 
 
 def integers(argument: str, tensor: Tensor) -> None:
@@ -102,34 +107,25 @@ def finite(scores: Scores) -> None:
     emissions, transitions = scores.emissions, scores.transitions
     if math.isfinite((emissions.sum() + transitions.sum()).item()):
         return
-    valid = scores.valid()
-    valid = torch.ones_like(emissions, dtype=torch.bool) if valid is None else valid
-    _first_not_finite("emissions", emissions, valid)
+    _all_finite("emissions", emissions, scores.valid())
     if emissions.shape[1] > 1:
-        over_b, over_t = transitions.shape[:2]
-        for t in range(over_t):
-            last = t + 1 if over_t > 1 else emissions.shape[1] - 1
-            pair = (valid[:, t:last, :, None] & valid[:, t + 1 : last + 1, None, :]).any(1)  # (B, K, K)
-            pair = pair if over_b > 1 else pair.any(0, keepdim=True)
-            _first_not_finite("transitions", transitions[:, t], pair, t)
+        _all_finite("transitions", transitions, scores.pairs())
 
 
-def _first_not_finite(name: str, tensor: Tensor, valid: Tensor, t: int | None = None) -> None:
-    bad = valid & ~torch.isfinite(tensor)
+def _all_finite(name: str, tensor: Tensor, valid: Tensor | None) -> None:
+    bad = ~torch.isfinite(tensor)
+    bad = bad if valid is None else bad & valid
     if bool(bad.any()):
         place = [int(k) for k in bad.nonzero()[0]]
-        value = float(tensor[tuple(place)])
-        place = place if t is None else [place[0], t, *place[1:]]
         hint = "to forbid a label or a transition use a finite floor such as -1e4"
-        refuse(name, f"finite scores ({hint})", f"{value} at {place}")
+        refuse(name, f"finite scores ({hint})", f"{float(tensor[tuple(place)])} at {place}")
 
 
 def target_shape(q: Tensor, emissions: Tensor) -> None:
     _tensor("q", q, "(B, T, K) of floats")
     if q.shape != emissions.shape:
         refuse("q", f"shape {tuple(emissions.shape)}, as the emissions", _shape(q))
-    if not q.is_floating_point():
-        refuse("q", "a floating-point dtype (for hard labels use nll)", q.dtype)
+    floats("q", q, " (for hard labels use nll)")
     same_device("q", q, emissions)
 
 

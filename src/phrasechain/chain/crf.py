@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 
@@ -65,7 +67,7 @@ class ChainCRF:
             checks.mask("label_mask", label_mask, (emissions.shape[0], emissions.shape[2]), emissions)
             label_mask = label_mask.contiguous()
         self.validate = validate and not torch.compiler.is_compiling()
-        self._scores = Scores(emissions.to(dtype).contiguous(), _by_rows(transitions.to(dtype)), lengths, label_mask)
+        self._scores = Scores(emissions.to(dtype).contiguous(), _by_rows(transitions, dtype), lengths, label_mask)
         if self.validate:
             if lengths is not None:
                 checks.lengths_values(lengths, emissions.shape[1])
@@ -120,10 +122,10 @@ class ChainCRF:
         """−log p(labels), (B,), for hard labels (B, T) of integers."""
         scores = self._scores
         checks.labels_shape(labels, scores.emissions)
+        labels, alive = labels.to(torch.int64), scores.alive()
         if self.validate:
             checks.labels_values(labels, scores)
-        alive = scores.alive()
-        labels = labels.to(torch.int64) if alive is None else torch.where(alive, labels.to(torch.int64), 0)
+        labels = labels if alive is None else torch.where(alive, labels, 0)
         one_hot = torch.zeros_like(scores.emissions, requires_grad=False).scatter(2, labels[:, :, None], 1.0)
         return loss(scores, one_hot)
 
@@ -146,7 +148,7 @@ class ChainCRF:
     def marginals(self) -> Tensor:
         """p(y_t), (B, T, K)."""
         if self._has_gradient or torch.compiler.is_compiling():
-            return recursion.smooth(self._scores.clean())[0]
+            return recursion.smooth(self._scores.clean().double())[0].to(self._scores.emissions.dtype)
         return marginals(self._scores, pairs=False)[0]
 
     @property
@@ -154,7 +156,7 @@ class ChainCRF:
         """p(y_{t-1}, y_t), (B, T-1, K, K)."""
         B, T, K = self._scores.emissions.shape
         if self._has_gradient or torch.compiler.is_compiling():
-            return recursion.smooth(self._scores.clean())[1]
+            return recursion.smooth(self._scores.clean().double())[1].to(self._scores.emissions.dtype)
         full = self._scores.transitions.expand(B, T - 1, K, K) if T > 1 else self._scores.transitions[:, :0]
         scores = Scores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
         return marginals(scores, pairs=True)[1] if T > 1 else full.new_zeros(B, 0, K, K)
@@ -162,7 +164,7 @@ class ChainCRF:
     @property
     def entropy(self) -> Tensor:
         """H(p) = −Σ p(y) log p(y), (B,)."""
-        return recursion.entropy(self._scores.clean())
+        return recursion.entropy(self._scores.clean().double()).to(self._scores.emissions.dtype)
 
     # ---- answers ----
 
@@ -187,8 +189,7 @@ class ChainCRF:
         Exact; sequences of equal score are all different and in no particular order. Where a chain has fewer than n
         sequences the rest have score −inf and labels 0.
         """
-        _check_count(n)
-        chain = self._scores.clean()
+        n, chain = _count(n), self._scores.clean()
         with torch.no_grad():
             labels, exists = recursion.kbest(chain, n)
         score = recursion.path_score(chain, labels)
@@ -196,19 +197,24 @@ class ChainCRF:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n independent exact samples, (B, n, T): forward filtering, backward sampling."""
-        _check_count(n)
         with torch.no_grad():
-            return recursion.sample(self._scores.clean(), n, generator)
+            return recursion.sample(self._scores.clean(), _count(n), generator)
 
 
-def _by_rows(transitions: Tensor) -> Tensor:
-    """The same, each (K, K) contiguous; a tensor that was expanded stays so."""
+def _by_rows(transitions: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same in ``dtype``, each (K, K) contiguous; a tensor that was expanded stays so."""
     K = transitions.shape[-1]
-    if transitions.stride(-1) == 1 and transitions.stride(-2) == K:
+    if transitions.dtype == dtype and transitions.stride(-1) == 1 and transitions.stride(-2) == K:
         return transitions
-    return transitions.contiguous()
+    over_b, over_t = (1 if stride == 0 else None for stride in transitions.stride()[:2])
+    return transitions[:over_b, :over_t].to(dtype).contiguous().expand(transitions.shape)
 
 
-def _check_count(n: int) -> None:
-    if not isinstance(n, int) or n < 1:
+def _count(n: int) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = 0
+    if count < 1:
         checks.refuse("n", "an integer of at least 1", n)
+    return count

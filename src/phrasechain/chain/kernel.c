@@ -1,6 +1,6 @@
 /* The chain recursions of float32 scores on a CPU: loss and gradient, marginals, Viterbi.
 
-   Plain C with POSIX threads, linked against nothing and called through ctypes. kernel_steps.h holds the mathematics;
+   Plain C with POSIX threads, linked against the C library alone and called through ctypes. kernel_steps.h holds the mathematics;
    it is compiled once for any machine and once for AVX2, and the processor is asked at run time. Threads are started for
    one call and never waited for unless they have begun an item, so a busy machine does not make a call slower than one
    thread would be, and a process may fork at any time.
@@ -51,7 +51,7 @@ typedef double d8 __attribute__((vector_size(64)));
 enum { OK = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 };
 enum { LANES = 8, PANEL = 16, GROUP = 4, ROWS = 4 };
 #define FAST_RANGE 32.0f  /* largest score above the reference row that float32 without a maximum can bear */
-#define SMALLEST 1e-30f   /* smallest sum of the shared fast path: below it, lost terms could matter */
+#define SMALLEST 1e-24f   /* smallest sum of the shared fast path: below it, lost terms could matter */
 
 /* Per-thread working memory: `n` floats and doubles with room for a vector past the end. */
 typedef struct {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,7 +67,11 @@ def _find() -> ctypes.CDLL | None:
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name("_kernel" + suffix)
         if path.exists():
-            library = ctypes.CDLL(str(path))
+            try:
+                library = ctypes.CDLL(str(path))
+            except OSError as error:
+                warnings.warn(f"the compiled chain kernel cannot be loaded, pure torch serves: {error}", stacklevel=2)
+                return None
             library.phrasechain_panels.argtypes = [_INT]
             library.phrasechain_panels.restype = _INT
             return library
@@ -107,18 +112,17 @@ def _call(name: str, chain: _Chain) -> int:
 def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then the three tensors that :func:`backward` needs."""
     B, T, K = scores.emissions.shape
-    loss = torch.empty(B)
-    state = torch.empty(B, T, K, dtype=torch.float64)
-    careful = torch.empty(B, dtype=torch.uint8)
+    new = scores.emissions.new_empty  # whatever torch's default dtype and device are
+    loss, state, careful = new(B), new(B, T, K, dtype=torch.float64), new(B, dtype=torch.uint8)
     chain = _chain(scores, q)
     chain.state, chain.careful, chain.loss = state.data_ptr(), careful.data_ptr(), loss.data_ptr()
     if scores.transitions.shape[:2] == (1, 1) and T > 1:
         shared = _Exponentials(scores, chain)
         if _call("phrasechain_shared_forward", chain) != _OUT_OF_RANGE:
-            return loss, state, careful.fill_(_SHARED), torch.empty(0)
+            return loss, state, careful.fill_(_SHARED), new(0)
         del shared
     _call("phrasechain_forward", chain)
-    return loss, state, careful, torch.empty(0)
+    return loss, state, careful, new(0)
 
 
 def backward(
@@ -146,7 +150,7 @@ def backward(
         B, T, _ = scores.emissions.shape
         shape = scores.transitions.shape
         chain.grad_adds = shape[:2] != (B, T - 1)
-        grad_transitions = torch.zeros(shape) if chain.grad_adds else empty_in_large_pages(shape)
+        grad_transitions = grad_loss.new_zeros(shape) if chain.grad_adds else empty_in_large_pages(shape)
         chain.grad_transitions = grad_transitions.data_ptr()
         chain.grad_stride_b = grad_transitions.stride(0) if shape[0] > 1 else 0
         chain.grad_stride_t = grad_transitions.stride(1) if shape[1] > 1 else 0
@@ -162,20 +166,20 @@ class _Exponentials:
         library = load()
         assert library is not None
         transitions = scores.transitions[0, 0]  # (K, K)
-        if scores.label_mask is not None:  # a pair that no sequence may take may hold anything
-            possible = scores.label_mask.any(0)
-            transitions = torch.where(possible[:, None] & possible, transitions, -torch.inf)
+        pairs = scores.pairs()
+        if pairs is not None:  # what no sequence may take may hold anything
+            transitions = torch.where(pairs[0, 0], transitions, -torch.inf)
         self.column_top = transitions.amax(0).clamp(min=torch.finfo(torch.float32).min)  # (K,)
         self.values = (transitions - self.column_top).exp_()  # (K, K)
-        self.panels = torch.empty(library.phrasechain_panels(K))
+        self.panels = transitions.new_empty(library.phrasechain_panels(K))
         chain.column_top, chain.exponentials = self.column_top.data_ptr(), self.values.data_ptr()
         chain.panels = self.panels.data_ptr()
 
 
 def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, pairs: bool) -> Tensor | None:
-    B, T, K = scores.emissions.shape
+    K = scores.emissions.shape[2]
     shared = _Exponentials(scores, chain)
-    scaled = torch.empty(B, T, K)
+    scaled = torch.empty_like(scores.emissions)  # (B, T, K)
     chain.scaled = scaled.data_ptr()
     _call("phrasechain_shared_backward", chain)
     if not pairs:
@@ -191,9 +195,9 @@ def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, pairs: bool) 
 def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
     """The labels (B, T) of the best path and its score (B,) in float64."""
     B, T, K = scores.emissions.shape
-    labels = torch.empty(B, T, dtype=torch.int64)
-    score = torch.empty(B, dtype=torch.float64)
-    deltas = torch.empty(B, T, K, dtype=torch.float64)
+    new = scores.emissions.new_empty
+    labels, score = new(B, T, dtype=torch.int64), new(B, dtype=torch.float64)
+    deltas = new(B, T, K, dtype=torch.float64)
     chain = _chain(scores)
     chain.state, chain.labels, chain.score = deltas.data_ptr(), labels.data_ptr(), score.data_ptr()
     _call("phrasechain_viterbi", chain)

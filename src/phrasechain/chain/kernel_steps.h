@@ -99,6 +99,13 @@ static TARGET void NAME(to_distribution)(float *gamma, int64_t K) {
   for (int64_t k = 0; k < K; k++) gamma[k] *= scale;
 }
 
+static TARGET int64_t NAME(likeliest)(const float *a, int64_t K) {
+  const float most = NAME(largest)(a, K);
+  int64_t k = 0;
+  while (k < K - 1 && a[k] != most) k++;
+  return k;
+}
+
 /* ---- what every recursion over one sequence begins with ---- */
 
 INLINE int64_t NAME(length_of)(const Chain *c, int64_t b) { return c->lengths ? c->lengths[b] : c->T; }
@@ -118,9 +125,10 @@ static TARGET void NAME(copy_target)(float *target, const float *q, const int32_
   memset(target + K, 0, LANES * sizeof(float));
 }
 
-/* sum_j q_j x_j; around x_first, so that a large constant in x costs no digits */
-static TARGET double NAME(dot)(const float *q, double q_total, const float *x, const int32_t *rows, int64_t n, int64_t K) {
-  const float around = x[rows[0]];
+/* sum_j q_j x_j; around x at the likeliest label, so that a large constant in x costs no digits, nor a floor elsewhere */
+static TARGET double NAME(dot)(const float *q, double q_total, const float *x, int64_t likeliest, const int32_t *rows,
+                               int64_t n, int64_t K) {
+  const float around = x[likeliest];
   f8 sums = {0};
   int64_t k = 0;
   double sum = 0;
@@ -145,10 +153,12 @@ static TARGET double NAME(linear_terms)(const Chain *c, int64_t b, Scratch *w, i
     f8 entropy = {0};
     NAME(copy_target)(now, c->q + at, rows, n, K);
     const double q_total = NAME(total)(now, K);
+    const int64_t at_most = NAME(likeliest)(now, K);
     for (int64_t k = 0; k < K; k += LANES) entropy -= NAME(xlogx8)(NAME(load)(now + k, LANES));
-    total += NAME(dot)(now, q_total, c->emissions + at, rows, n, K) + NAME(sum8)(entropy);
+    total += NAME(dot)(now, q_total, c->emissions + at, at_most, rows, n, K) + NAME(sum8)(entropy);
     for (int64_t m = 0; t > 0 && m < n; m++)
-      if (before[rows[m]] != 0) total += before[rows[m]] * NAME(dot)(now, q_total, tau + rows[m] * K, rows, n, K);
+      if (before[rows[m]] != 0)
+        total += before[rows[m]] * NAME(dot)(now, q_total, tau + rows[m] * K, at_most, rows, n, K);
     float *swap = before;
     before = now, now = swap;
   }
@@ -161,22 +171,21 @@ static TARGET double NAME(normalise)(float *a, float *s, const float *x, const f
                                      int64_t K, float *exponent) {
   for (int64_t k = 0; k < K; k++) exponent[k] = x[k] + y[k];
   for (int64_t m = n; m < K; m++) s[rows[m]] = 1, exponent[rows[m]] = -INFINITY;
-  const double top = NAME(largest)(exponent, K); /* in float32: near the maximum is good enough */
-  for (int64_t k = 0; k < K; k++) exponent[k] = (float)((double)x[k] + (double)y[k] - top);
-  for (int64_t k = 0; k < K; k += LANES) /* the padding of `exponent` is written too */
-    NAME(store)(exponent + k, NAME(exp8)(NAME(load)(exponent + k, LANES)), LANES);
-  for (int64_t k = 0; k < K; k++) a[k] = s[k] * exponent[k];
-  for (int64_t m = n; m < K; m++) a[rows[m]] = 0;
-  const float most = NAME(largest)(a, K), scale = 1.0f / most;
+  double top = NAME(largest)(exponent, K); /* in float32: near the maximum is good enough */
+  float most = 0;
+  for (int again = 0; again < 2; again++) {
+    for (int64_t k = 0; k < K; k++) exponent[k] = (float)((double)x[k] + (double)y[k] - top);
+    for (int64_t k = 0; k < K; k += LANES) /* the padding of `exponent` is written too */
+      NAME(store)(exponent + k, NAME(exp8)(NAME(load)(exponent + k, LANES)), LANES);
+    for (int64_t k = 0; k < K; k++) a[k] = s[k] * exponent[k];
+    for (int64_t m = n; m < K; m++) a[rows[m]] = 0;
+    most = NAME(largest)(a, K);
+    if (!(most < 1e-3f && most >= SMALLEST)) break;
+    top += log((double)most); /* s is small where x + y is large: what exp can hold must lie below the product */
+  }
+  const float scale = 1.0f / most;
   for (int64_t k = 0; k < K; k++) a[k] *= scale;
   return top + log((double)most);
-}
-
-static TARGET int64_t NAME(likeliest)(const float *a, int64_t K) {
-  const float most = NAME(largest)(a, K);
-  int64_t k = 0;
-  while (k < K - 1 && a[k] != most) k++;
-  return k;
 }
 
 /* ---- forward ---- */
@@ -244,35 +253,48 @@ static TARGET int NAME(forward_fast)(const Chain *c, int64_t b, Scratch *w, int6
   return isfinite(*log_z);
 }
 
-/* The same in the log domain: alpha_t(j) = eps_t(j) + log sum_i exp(alpha_{t-1}(i) + tau_ij), in double precision. */
+/* The weights of the last step's labels, exp(c + eps - most) with most the largest; returns their sum. */
+static TARGET double NAME(end_weights)(const double *into, const float *eps, const int32_t *rows, int64_t n,
+                                       float *weights, double *most) {
+  double sum = 0;
+  *most = -INFINITY;
+  for (int64_t m = 0; m < n; m++) *most = into[rows[m]] + eps[rows[m]] > *most ? into[rows[m]] + eps[rows[m]] : *most;
+  for (int64_t m = 0; m < n; m++) {
+    const double weight = exp(into[rows[m]] + eps[rows[m]] - *most);
+    weights[rows[m]] = (float)weight;
+    sum += weight;
+  }
+  return sum;
+}
+
+/* The same in the log domain and double precision: c_t(j) = log sum_i exp(c_{t-1}(i) + eps_{t-1}(i) + tau_ij). The state
+   keeps c rather than c + eps, of which the backward pass could not tell c again beside a very low eps. */
 static TARGET double NAME(forward_careful)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
   const int64_t K = c->K, length = NAME(length_of)(c, b);
-  double *alpha = c->state + b * c->T * K, *top = w->d[0], *sum = w->d[1];
+  double *into = c->state + b * c->T * K, *top = w->d[0], *sum = w->d[1];
   const float *eps = c->emissions + b * c->T * K;
-  for (int64_t k = 0; k < K; k++) alpha[k] = eps[k];
-  for (int64_t t = 1; t < length; t++, alpha += K) {
+  for (int64_t k = 0; k < K; k++) into[k] = 0;
+  for (int64_t t = 1; t < length; t++, into += K, eps += K) {
     const float *tau = c->transitions + b * c->stride_b + (t - 1) * c->stride_t;
     for (int64_t k = 0; k < K; k++) top[k] = -INFINITY, sum[k] = 0;
     for (int64_t m = 0; m < n; m++) {
       const float *row = tau + w->rows[m] * K;
-      const double from = alpha[w->rows[m]];
+      const double from = into[w->rows[m]] + eps[w->rows[m]];
       for (int64_t k = 0; k < K; k++) top[k] = from + row[k] > top[k] ? from + row[k] : top[k];
     }
     for (int64_t m = 0; m < n; m++) {
       const float *row = tau + w->rows[m] * K;
-      const double from = alpha[w->rows[m]];
+      const double from = into[w->rows[m]] + eps[w->rows[m]];
       float *x = w->f[0];
       for (int64_t k = 0; k < K; k++) x[k] = (float)(from + row[k] - top[k]);
       for (int64_t k = 0; k < K; k += LANES)
         NAME(store)(x + k, NAME(exp8)(NAME(load)(x + k, LANES)), LANES);
       for (int64_t k = 0; k < K; k++) sum[k] += x[k];
     }
-    for (int64_t k = 0; k < K; k++) alpha[K + k] = top[k] + log(sum[k]) + eps[t * K + k];
+    for (int64_t k = 0; k < K; k++) into[K + k] = top[k] + log(sum[k]);
   }
-  double top_label = -INFINITY, z = 0;
-  for (int64_t m = 0; m < n; m++) top_label = alpha[w->rows[m]] > top_label ? alpha[w->rows[m]] : top_label;
-  for (int64_t m = 0; m < n; m++) z += exp(alpha[w->rows[m]] - top_label);
-  return top_label + log(z);
+  double most, z = NAME(end_weights)(into, eps, w->rows, n, w->f[0], &most);
+  return most + log(z);
 }
 
 static TARGET int NAME(forward)(const Chain *c, int64_t b, Scratch *w) {
@@ -378,31 +400,30 @@ static TARGET void NAME(backward_fast)(const Chain *c, int64_t b, Scratch *w, in
   NAME(emission_gradient)(c, b, 0, gamma, w->rows, n);
 }
 
-/* w_ij = exp(alpha_{t-1}(i) + tau_ij - c_j) with c_j = alpha_t(j) - eps_t(j), and so on as above. */
+/* w_ij = exp(c_{t-1}(i) + eps_{t-1}(i) + tau_ij - c_t(j)), and so on as above. */
 static TARGET void NAME(backward_careful)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
   const int64_t K = c->K, length = NAME(length_of)(c, b);
   const int add = (int)c->grad_adds;
-  const double *alpha = c->state + (b * c->T + length - 1) * K;
-  float *gamma = w->f[0], *next = w->f[1], *x = w->f[2], g = c->grad_loss[b];
-  double *total = w->d[0], top = -INFINITY;
+  const double *into = c->state + (b * c->T + length - 1) * K;
+  const float *eps = c->emissions + (b * c->T + length - 1) * K, g = c->grad_loss[b];
+  float *gamma = w->f[0], *next = w->f[1], *x = w->f[2];
+  double most;
   memset(gamma, 0, (size_t)K * sizeof(float));
-  for (int64_t m = 0; m < n; m++) top = alpha[w->rows[m]] > top ? alpha[w->rows[m]] : top;
-  for (int64_t m = 0; m < n; m++) gamma[w->rows[m]] = (float)exp(alpha[w->rows[m]] - top);
+  NAME(end_weights)(into, eps, w->rows, n, gamma, &most);
   NAME(to_distribution)(gamma, K);
-  for (int64_t t = length - 1; t > 0; t--, alpha -= K) {
-    const float *q = c->q ? c->q + (b * c->T + t) * K : NULL, *eps = c->emissions + (b * c->T + t) * K;
+  for (int64_t t = length - 1; t > 0; t--, into -= K, eps -= K) {
+    const float *q = c->q ? c->q + (b * c->T + t) * K : NULL;
     const float *tau = c->transitions + b * c->stride_b + (t - 1) * c->stride_t;
     float *grad = NULL;
     if (c->grad_transitions) grad = c->grad_transitions + b * c->grad_stride_b + (t - 1) * c->grad_stride_t;
     NAME(emission_gradient)(c, b, t, gamma, w->rows, n);
-    for (int64_t k = 0; k < K; k++) total[k] = alpha[k] - eps[k];
     memset(next, 0, (size_t)K * sizeof(float));
     for (int64_t m = 0; m < n; m++) {
       const int64_t i = w->rows[m];
       const float *row = tau + i * K;
-      const double from = alpha[i - K];
+      const double from = (into - K)[i] + (eps - K)[i];
       double sum = 0;
-      for (int64_t k = 0; k < K; k++) x[k] = (float)(from + row[k] - total[k]);
+      for (int64_t k = 0; k < K; k++) x[k] = (float)(from + row[k] - into[k]);
       for (int64_t k = 0; k < K; k += LANES)
         NAME(store)(x + k, NAME(exp8)(NAME(load)(x + k, LANES)), LANES);
       for (int64_t s = 0; s < n; s++) {

@@ -27,14 +27,16 @@ def labelled_loss(scores: Scores, q: Tensor, labelled: Tensor) -> Tensor:
 
     p_S is the chain over S that is left when the other steps are summed out.
     """
-    chain, places = contract(scores.clean(), labelled)  # (B, S)
-    target = q.gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
+    chain, places = contract(scores.clean().double(), labelled)  # in float64: sums of scores become scores; (B, S)
+    alive = scores.alive()
+    labelled = labelled if alive is None else labelled & alive
+    target = q.double().gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
+    target = torch.where(labelled.gather(1, places)[:, :, None], target, 0.0)  # q elsewhere may be NaN
     if torch.is_grad_enabled() and q.requires_grad:
         value = loss(chain, None) - linear_terms(chain, target)
     else:
         value = loss(chain, target)
-    alive = scores.alive()
-    return torch.where((labelled if alive is None else labelled & alive).any(1), value, 0.0)
+    return torch.where(labelled.any(1), value, 0.0).to(q.dtype)
 
 
 def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
@@ -79,7 +81,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of emissions and transitions; the second is empty unless ``pairs``."""
     scores = Scores(emissions, transitions, lengths, label_mask)
-    run = kernel.backward if uses_kernel(emissions) else scaled.backward
+    run = scaled.backward if exponentials.dim() == 4 else kernel.backward  # as it went forwards
     grad_emissions, grad_transitions = run(grad_loss.contiguous(), scores, q, state, careful, exponentials, pairs)
     return grad_emissions, emissions.new_empty(0) if grad_transitions is None else grad_transitions
 
@@ -129,7 +131,7 @@ def _(emissions: Tensor, transitions: Tensor, *_: Tensor | None) -> tuple[Tensor
     B = emissions.shape[0]
     state, careful = torch.empty_like(emissions, dtype=torch.float64), emissions.new_empty(B, dtype=torch.uint8)
     shape = (0,) if uses_kernel(emissions) else transitions.shape
-    return emissions.new_empty(B), state, careful, torch.empty(shape, device=emissions.device)
+    return emissions.new_empty(B), state, careful, emissions.new_empty(shape, dtype=torch.float32)
 
 
 @_backward_op.register_fake
@@ -151,7 +153,8 @@ def linear_terms(scores: Scores, q: Tensor) -> Tensor:
     emissions = chain.emissions
     if valid is not None:
         q, emissions = torch.where(valid, q, 0.0), torch.where(valid, emissions, 0.0)
-    value: Tensor = (q * emissions - torch.special.xlogy(q, q)).sum((1, 2))
+    log_q = torch.where(q > 0, q, 1.0).log()  # the derivative of q log q has no limit at 0: it is taken as 0
+    value = (q * (emissions - log_q)).sum((1, 2))
     for t, step in enumerate(chain.steps(), start=1):
         value = value + ((q[:, t - 1, :, None] * step).sum(1) * q[:, t]).sum(-1)
     return value

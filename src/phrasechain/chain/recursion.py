@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 #: Emission of a label that a sequence cannot take: exp of it is 0 next to any real score, and it is finite.
-FLOOR = -1e9
+FLOOR = -1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,21 @@ class Scores:
             return None if given is None else given.expand_as(self.emissions)
         return alive[:, :, None] & labels[:, None, :]
 
+    def pairs(self) -> Tensor | None:
+        """(B or 1, T-1 or 1, K or 1, K or 1): the transitions that some sequence may take; ``None`` where all may."""
+        alive, labels = self.alive(), self.label_mask
+        B, T, _ = self.emissions.shape
+        over_b, over_t = self.transitions.shape[:2]
+        if T == 1 or (alive is None and labels is None):
+            return None
+        every = torch.ones(B, 1, dtype=torch.bool, device=self.emissions.device)
+        reached = every if alive is None else alive[:, 1 : over_t + 1]  # (B, T-1 or 1)
+        labels = every if labels is None else labels  # (B, K or 1)
+        if over_b > 1:
+            return reached[:, :, None, None] & labels[:, None, :, None] & labels[:, None, None, :]
+        takers = torch.einsum("bt,bi,bj->tij", reached.float(), labels.float(), labels.float())
+        return (takers > 0)[None]
+
     def clean(self) -> CleanScores:
         """The same with nothing unknown in it.
 
@@ -49,18 +64,13 @@ class Scores:
         keep their broadcast shape: the emissions' ``FLOOR`` alone excludes a masked label.
         """
         emissions, transitions = self.emissions, self.transitions
-        alive, labels = self.alive(), self.label_mask
-        over_b, over_t = transitions.shape[:2]
+        alive, labels, pairs = self.alive(), self.label_mask, self.pairs()
         if labels is not None:
             emissions = torch.where(labels[:, None, :], emissions, FLOOR)  # (B, T, K)
-            pairs = labels[:, :, None] & labels[:, None, :]  # (B, K, K)
-            pairs = pairs if over_b > 1 else pairs.any(0, keepdim=True)
-            transitions = torch.where(pairs[:, None], transitions, 0.0)
         if alive is not None:
             emissions = torch.where(alive[:, :, None], emissions, 0.0)
-            reached = alive[:, 1 : over_t + 1] if over_b > 1 else alive[:, 1 : over_t + 1].any(0, keepdim=True)
-            if alive.shape[1] > 1:
-                transitions = torch.where(reached[:, :, None, None], transitions, 0.0)
+        if pairs is not None:
+            transitions = torch.where(pairs, transitions, 0.0)
         return CleanScores(emissions, transitions, alive, labels)
 
 
@@ -72,6 +82,10 @@ class CleanScores:
     transitions: Tensor  # (B or 1, T-1 or 1, K, K)
     alive: Tensor | None  # (B, T)
     labels: Tensor | None  # (B, K)
+
+    def double(self) -> CleanScores:
+        """For recursions in float64; the transitions stay as they are and are promoted where they are added."""
+        return CleanScores(self.emissions.double(), self.transitions, self.alive, self.labels)
 
     def steps(self) -> list[Tensor]:
         """T - 1 transitions (B or 1, K, K); ``unbind``, since indexing in a loop makes backward quadratic in T."""
@@ -142,13 +156,14 @@ def entropy(chain: CleanScores) -> Tensor:
 
 def path_score(chain: CleanScores, labels: Tensor) -> Tensor:
     """Σ_t ε_t(y_t) + τ_t(y_{t-1}, y_t) of labels (B, n, T): (B, n), differentiable."""
-    each = chain.emissions.gather(2, labels.transpose(1, 2))  # (B, T, n)
+    each = chain.emissions.gather(2, labels.transpose(1, 2)).double()  # (B, T, n)
     total = (each if chain.alive is None else torch.where(chain.alive[:, :, None], each, 0.0)).sum(1)  # (B, n)
+    B = labels.shape[0]
+    rows = torch.arange(B, device=labels.device)[:, None]
     for t, step in enumerate(chain.steps(), start=1):
-        B, K = labels.shape[0], step.shape[-1]
-        pair = labels[:, :, t - 1] * K + labels[:, :, t]  # (B, n)
-        total = total + chain.keep(t, step.expand(B, K, K).flatten(1).gather(1, pair), 0.0)
-    return total
+        each = step.expand(B, -1, -1)[rows, labels[:, :, t - 1], labels[:, :, t]]  # (B, n)
+        total = total + chain.keep(t, each, 0.0)
+    return total.to(chain.emissions.dtype)
 
 
 def viterbi(chain: CleanScores) -> Tensor:
@@ -242,7 +257,7 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
             new = torch.logsumexp((emissions[:, t - 1] + from_left[-1])[:, :, None] + steps[t - 1], 1)  # (B, K)
             new = torch.where(silent[:, None], new, 0.0)
         from_left.append(new)
-        link = steps[t - 1].expand(B, K, K)
+        link = steps[t - 1].expand(B, K, K).to(emissions.dtype)
         gap = ~silent & ~labelled[:, t - 1] & (seen[:, t - 1] < counts)  # (B,)
         if links and _may_hold(gap):
             link = _through(gap, links[-1], emissions[:, t - 1], link)

@@ -5,8 +5,9 @@ The scaled exponential domain: a_t(j) ∝ p(y_t = j | x_{1..t}) with largest ent
     s_t = a_{t-1} E_t,   a_t ∝ s_t ∘ exp(ε_t),   w_t(i, j) = a_{t-1}(i) E_t(i, j) / s_t(j),
 
 so forwards and backwards are matrix products. While all transitions lie within ``RANGE`` of each other float32 loses
-nothing, whatever the emissions: a label that underflows at one step could come back by at most e^RANGE. Where they do
-not, and for float64, the same recursion runs in the log domain (:mod:`phrasechain.chain.recursion`).
+nothing, whatever the emissions: a label whose exp(ε_t) underflows, at e^-87, could be ahead by at most e^RANGE on the
+way in and by as much on the way out. Where they do not, and for float64, the same recursion runs in the log domain
+(:mod:`phrasechain.chain.recursion`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from phrasechain.chain.memory import empty_in_large_pages
 from phrasechain.chain.recursion import CleanScores, Scores, filters, log_kernel
 
-RANGE = 60.0
+RANGE = 32.0
 BLOCK = 1 << 19  # transitions that are worked on at a time, so that they stay in a cache
 
 
@@ -85,7 +86,7 @@ def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
         rows = (before[:, :, :, None] * transitions).sum(2)  # (B, n, K)
     else:
         rows = torch.matmul(before[:, :, None, :], transitions)[:, :, 0]
-    return (rows * after).sum((1, 2))
+    return (rows * after).sum((1, 2), dtype=torch.float64)
 
 
 def _is_whole(chain: CleanScores) -> bool:
@@ -222,7 +223,7 @@ def _emission_gradient(grad_loss: Tensor, chain: CleanScores, q: Tensor | None, 
 
 
 def _forward_in_logs(chain: CleanScores, q: Tensor | None) -> tuple[Tensor, Tensor]:
-    double = CleanScores(chain.emissions.double(), chain.transitions, chain.alive, chain.labels)
+    double = chain.double()
     alphas, log_z = filters(double)
     if q is not None:
         log_z = log_z - _linear(double, q.double())

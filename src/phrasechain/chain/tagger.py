@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +72,9 @@ class ChainTagger(nn.Module):
         if mask is not None:
             if lengths is not None:
                 checks.refuse("mask", "either lengths or mask", "both")
-            lengths = mask_to_lengths(mask, emissions)
+            lengths = _mask_to_lengths(mask, emissions, validate)
+        elif lengths is not None:
+            checks.lengths_shape(lengths, emissions)
         transitions = torch.where(self.allowed, self.transitions, FORBIDDEN)
         start = torch.where(self.allowed_start, self.start, FORBIDDEN)
         end = torch.where(self.allowed_end, self.end, FORBIDDEN)
@@ -80,11 +84,11 @@ class ChainTagger(nn.Module):
         return ChainCRF(scores, transitions, lengths, validate=validate)
 
 
-def mask_to_lengths(mask: Tensor, emissions: Tensor) -> Tensor:
-    """The lengths (B,) of a mask (B, T); one with holes is refused."""
+def _mask_to_lengths(mask: Tensor, emissions: Tensor, validate: bool) -> Tensor:
+    """The lengths (B,) of a mask (B, T); one with holes or with an empty row is refused."""
     checks.mask("mask", mask, tuple(emissions.shape[:2]), emissions)
     lengths = mask.sum(1)
-    if not torch.compiler.is_compiling():
+    if validate and not torch.compiler.is_compiling():
         steps = torch.arange(mask.shape[1], device=mask.device)
         holes = (mask != (steps < lengths[:, None])).any(1)
         if bool(holes.any()):
@@ -92,13 +96,19 @@ def mask_to_lengths(mask: Tensor, emissions: Tensor) -> Tensor:
             expected = "True up to the end of each sequence and False after it"
             hint = "drop the steps before calling, or leave them in and exclude them from the loss: kl(q, labelled=…)"
             checks.refuse("mask", f"{expected} ({hint})", f"a hole in row {row}")
+        if bool((lengths == 0).any()):
+            checks.refuse("mask", "at least one step per sequence", f"none in row {int(lengths.argmin())}")
     return lengths
 
 
-def _without(argument: str, allowed: Tensor, forbidden: Iterable[int] | Iterable[tuple[int, int]]) -> Tensor:
+def _without(argument: str, allowed: Tensor, forbidden: Iterable[Any]) -> Tensor:
+    labels, pairs = range(len(allowed)), allowed.dim() == 2
     for place in forbidden:
         try:
-            allowed[place] = False
-        except (IndexError, TypeError):
-            checks.refuse(argument, f"labels from 0 to {len(allowed) - 1}", place)
+            index = tuple(operator.index(label) for label in (place if pairs else (place,)))
+        except TypeError:
+            index = ()
+        if len(index) != allowed.dim() or not all(label in labels for label in index):
+            checks.refuse(argument, f"{'pairs of ' if pairs else ''}labels from 0 to {labels[-1]}", place)
+        allowed[index] = False
     return allowed
