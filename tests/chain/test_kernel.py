@@ -111,3 +111,16 @@ def test_a_library_that_cannot_be_loaded_is_done_without(tmp_path: Path, monkeyp
     monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
     with pytest.warns(UserWarning, match="pure torch serves"):
         assert kernel._find.__wrapped__() is None
+
+
+@pytest.mark.parametrize("K", [1, 5, 8, 13, 40])
+@pytest.mark.parametrize("form", [(1, 1), (3, 1), (1, 3), (3, 3)])
+def test_the_scan_sees_every_score(K: int, form: tuple[int, int]) -> None:
+    """NaN and infinities at the first, a middle and the last place of each tensor, and no false alarm."""
+    for name in ("emissions", "transitions"):
+        for place in (0, 0.5, 1):
+            for value in (0.0, 3e38, torch.nan, torch.inf, -torch.inf):
+                tensors = {"emissions": torch.zeros(3, 4, K), "transitions": torch.zeros(*form, K, K)}
+                flat = tensors[name].view(-1)
+                flat[int(place * (len(flat) - 1))] = value
+                assert kernel.is_finite(Scores(**tensors)) == (value in (0.0, 3e38))

@@ -12,6 +12,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from phrasechain.chain import kernel
+from phrasechain.chain.loss import is_eager, uses_kernel
 from phrasechain.chain.recursion import Scores
 
 
@@ -103,9 +105,12 @@ def label_mask_values(label_mask: Tensor) -> None:
 
 @torch.no_grad()
 def finite(scores: Scores) -> None:
-    """One sum tells whether a NaN or an infinity may be among the scores; only then are they looked through."""
+    """One pass tells whether a NaN or an infinity may be among the scores; only then are they looked through."""
     emissions, transitions = scores.emissions, scores.transitions
-    if math.isfinite((emissions.sum() + transitions.sum()).item()):
+    if is_eager(emissions) and uses_kernel(emissions):
+        if kernel.is_finite(scores):
+            return
+    elif math.isfinite((emissions.sum() + transitions.sum()).item()):
         return
     _all_finite("emissions", emissions, scores.valid())
     if emissions.shape[1] > 1:

@@ -181,7 +181,7 @@ static void start_helper(Queue *queue) {
 }
 
 static int run(const Chain *c, Work work, int64_t items) {
-  enum { MOST_THREADS = 64, WORTH_A_THREAD = 1 << 17 };
+  enum { MOST_THREADS = 64, WORTH_A_THREAD = 1 << 19 };
   const int64_t worth = c->B * c->T * c->K * c->K / WORTH_A_THREAD + 1;
   int64_t threads = c->threads < MOST_THREADS ? c->threads : MOST_THREADS;
   if (threads > items) threads = items;
@@ -203,6 +203,13 @@ static int run(const Chain *c, Work work, int64_t items) {
 }
 
 /* ---- entry points: each returns OK, NO_MEMORY or OUT_OF_RANGE ---- */
+
+EXPORT int phrasechain_scan(const Chain *c) {
+  enum { WORTH_THREADS = 1 << 22 };
+  Chain alone = *c;
+  if (c->B * c->T * c->K * c->K < WORTH_THREADS) alone.threads = 1; /* a scan is over before a thread has begun */
+  return run(&alone, PICK(scan), c->B);
+}
 
 EXPORT int phrasechain_forward(const Chain *c) { return run(c, PICK(forward), c->B); }
 

@@ -101,12 +101,17 @@ def _chain(scores: Scores, q: Tensor | None = None) -> _Chain:
 
 
 def _call(name: str, chain: _Chain) -> int:
-    library = load()
+    library = _find()
     assert library is not None
     status: int = getattr(library, name)(ctypes.byref(chain))
     if status == _NO_MEMORY:
         raise MemoryError("the chain kernel could not get its working memory")
     return status
+
+
+def is_finite(scores: Scores) -> bool:
+    """Whether all scores are, those that no sequence uses included."""
+    return _call("phrasechain_scan", _chain(scores)) == 0
 
 
 def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -116,13 +121,22 @@ def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, T
     loss, state, careful = new(B), new(B, T, K, dtype=torch.float64), new(B, dtype=torch.uint8)
     chain = _chain(scores, q)
     chain.state, chain.careful, chain.loss = state.data_ptr(), careful.data_ptr(), loss.data_ptr()
-    if scores.transitions.shape[:2] == (1, 1) and T > 1:
-        shared = _Exponentials(scores, chain)
+    exponentials = new(saved_shape(scores))
+    if exponentials.numel():
+        column_top = _exponentiate(scores, exponentials)
+        panels = _panels(chain, exponentials)
+        chain.column_top = column_top.data_ptr()
         if _call("phrasechain_shared_forward", chain) != _OUT_OF_RANGE:
-            return loss, state, careful.fill_(_SHARED), new(0)
-        del shared
+            return loss, state, careful.fill_(_SHARED), exponentials
+        del panels
     _call("phrasechain_forward", chain)
-    return loss, state, careful, new(0)
+    return loss, state, careful, exponentials
+
+
+def saved_shape(scores: Scores) -> tuple[int, ...]:
+    """Of the exponentials that :func:`forward` keeps: those of one shared (K, K), none of other transitions."""
+    shared = scores.transitions.shape[:2] == (1, 1) and scores.emissions.shape[1] > 1
+    return tuple(scores.transitions.shape[2:]) if shared else (0,)
 
 
 def backward(
@@ -136,15 +150,15 @@ def backward(
 ) -> tuple[Tensor, Tensor | None]:
     """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions.
 
-    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. ``exponentials`` is empty: the
-    kernel takes them again rather than keep them.
+    With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. Unless one (K, K) is shared,
+    ``exponentials`` is empty: the kernel takes them again rather than keep them.
     """
     chain = _chain(scores, q)
     grad_emissions = torch.empty_like(scores.emissions)
     chain.state, chain.careful, chain.grad_loss = state.data_ptr(), careful.data_ptr(), grad_loss.data_ptr()
     chain.grad_emissions = grad_emissions.data_ptr()
     if int(careful[0]) == _SHARED:
-        return grad_emissions, _shared_backward(scores, chain, state, pairs)
+        return grad_emissions, _shared_backward(scores, chain, state, exponentials, pairs)
     grad_transitions = None
     if pairs:
         B, T, _ = scores.emissions.shape
@@ -158,34 +172,36 @@ def backward(
     return grad_emissions, grad_transitions
 
 
-class _Exponentials:
-    """exp(τ − column maximum) of one shared (K, K), and room to pack it; lives as long as the chain points to it."""
-
-    def __init__(self, scores: Scores, chain: _Chain) -> None:
-        K = scores.emissions.shape[2]
-        library = load()
-        assert library is not None
-        transitions = scores.transitions[0, 0]  # (K, K)
-        pairs = scores.pairs()
-        if pairs is not None:  # what no sequence may take may hold anything
-            transitions = torch.where(pairs[0, 0], transitions, -torch.inf)
-        self.column_top = transitions.amax(0).clamp(min=torch.finfo(torch.float32).min)  # (K,)
-        self.values = (transitions - self.column_top).exp_()  # (K, K)
-        self.panels = transitions.new_empty(library.phrasechain_panels(K))
-        chain.column_top, chain.exponentials = self.column_top.data_ptr(), self.values.data_ptr()
-        chain.panels = self.panels.data_ptr()
+def _exponentiate(scores: Scores, out: Tensor) -> Tensor:
+    """exp(τ − column maximum) of one shared (K, K) into ``out``; returns the maxima (K,)."""
+    transitions, pairs = scores.transitions[0, 0], scores.pairs()  # (K, K)
+    if pairs is not None:  # what no sequence may take may hold anything
+        transitions = torch.where(pairs[0, 0], transitions, -torch.inf)
+    column_top = transitions.amax(0).clamp_(min=torch.finfo(torch.float32).min)
+    torch.sub(transitions, column_top, out=out).exp_()
+    return column_top
 
 
-def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, pairs: bool) -> Tensor | None:
+def _panels(chain: _Chain, exponentials: Tensor) -> Tensor:
+    """Point the chain to its exponentials and to room to pack them; the room lives as long as what is returned."""
+    library = _find()
+    assert library is not None
+    panels = exponentials.new_empty(library.phrasechain_panels(chain.K))
+    chain.exponentials, chain.panels = exponentials.data_ptr(), panels.data_ptr()
+    return panels
+
+
+def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, exponentials: Tensor, pairs: bool) -> Tensor | None:
     K = scores.emissions.shape[2]
-    shared = _Exponentials(scores, chain)
+    panels = _panels(chain, exponentials)
     scaled = torch.empty_like(scores.emissions)  # (B, T, K)
     chain.scaled = scaled.data_ptr()
     _call("phrasechain_shared_backward", chain)
+    del panels
     if not pairs:
         return None
     a = state.view(torch.float32)[:, :-1, :K].reshape(-1, K)  # (B·(T-1), K): a_{t-1}
-    grad = (a.T @ scaled[:, 1:].reshape(-1, K)).mul_(shared.values)  # (K, K)
+    grad = (a.T @ scaled[:, 1:].reshape(-1, K)).mul_(exponentials)  # (K, K)
     chain.grad_transitions = grad.data_ptr()
     if chain.q is not None:
         _call("phrasechain_subtract_targets", chain)

@@ -188,6 +188,29 @@ static TARGET double NAME(normalise)(float *a, float *s, const float *x, const f
   return top + log((double)most);
 }
 
+/* ---- validation ---- */
+
+/* x * 0 is 0 where x is finite and NaN where it is not */
+static TARGET int NAME(is_finite)(const float *x, int64_t n) {
+  f8 zeros[4] = {{0}};
+  float zero = 0;
+  int64_t k = 0;
+  for (; k + 4 * LANES <= n; k += 4 * LANES)
+    for (int m = 0; m < 4; m++) zeros[m] += NAME(load)(x + k + m * LANES, LANES) * 0.0f;
+  for (; k < n; k++) zero += x[k] * 0.0f;
+  return NAME(sum8)((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + zero == 0;
+}
+
+/* OUT_OF_RANGE where a sequence has a score that is not finite, be it one that is not used */
+static TARGET int NAME(scan)(const Chain *c, int64_t b, Scratch *w) {
+  const int64_t K = c->K, own = c->stride_b || b == 0, steps = !own ? 0 : c->stride_t ? c->T - 1 : c->T > 1;
+  int fine = NAME(is_finite)(c->emissions + b * c->T * K, c->T * K);
+  (void)w;
+  for (int64_t t = 0; t < steps; t++)
+    fine &= NAME(is_finite)(c->transitions + b * c->stride_b + t * c->stride_t, K * K);
+  return fine ? OK : OUT_OF_RANGE;
+}
+
 /* ---- forward ---- */
 
 /* s(j) += sum over `count` rows of a_i exp(tau_ij - r_j); top(j) = max of tau_ij - r_j. The last vector begins early

@@ -18,7 +18,7 @@ from phrasechain.chain.recursion import Scores, contract, filters
 def loss(scores: Scores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q
-    value: Tensor = _Loss.apply(*inputs) if _is_eager(scores.emissions) else _forward_op(*inputs)[0]  # type: ignore[no-untyped-call]
+    value: Tensor = _Loss.apply(*inputs) if is_eager(scores.emissions) else _forward_op(*inputs)[0]  # type: ignore[no-untyped-call]
     return value
 
 
@@ -49,7 +49,7 @@ def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
     return _backward(torch.ones_like(value), *inputs, state, careful, exponentials, pairs)
 
 
-def _is_eager(tensor: Tensor) -> bool:
+def is_eager(tensor: Tensor) -> bool:
     """Whether there are numbers behind this tensor now, not only a trace of them."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling()
 
@@ -127,10 +127,13 @@ _forward_op.register_autograd(lambda ctx, *grads: _gradients(ctx, grads[0], _bac
 
 
 @_forward_op.register_fake
-def _(emissions: Tensor, transitions: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor | None, label_mask: Tensor | None, q: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     B = emissions.shape[0]
     state, careful = torch.empty_like(emissions, dtype=torch.float64), emissions.new_empty(B, dtype=torch.uint8)
-    shape = (0,) if uses_kernel(emissions) else transitions.shape
+    saved = kernel.saved_shape(Scores(emissions, transitions))
+    shape = saved if uses_kernel(emissions) else transitions.shape
     return emissions.new_empty(B), state, careful, emissions.new_empty(shape, dtype=torch.float32)
 
 

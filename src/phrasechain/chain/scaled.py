@@ -181,28 +181,27 @@ def _backward_scaled(
         return grad_emissions, None
     if not ratios:
         return grad_emissions, torch.zeros_like(chain.transitions)
-    v = torch.stack(ratios[::-1], 1) * grad_loss[:, None, None]  # (B, T-1, K)
-    ratios.clear()
-    pull = None if q is None else q[:, 1:] * grad_loss[:, None, None]  # (B, T-1, K)
-    return grad_emissions, _pair_gradient(chain, exponentials, a[:, :-1], v, q, pull)
+    return grad_emissions, _pair_gradient(grad_loss, chain, q, exponentials, a, ratios[::-1])
 
 
 def _pair_gradient(
-    chain: CleanScores, exponentials: Tensor, a: Tensor, v: Tensor, q: Tensor | None, pull: Tensor | None
+    grad_loss: Tensor, chain: CleanScores, q: Tensor | None, exponentials: Tensor, a: Tensor, ratios: Sequence[Tensor]
 ) -> Tensor:
-    """E ∘ (a ⊗ v) − q ⊗ pull, summed over what the transitions broadcast."""
-    if not _is_whole(chain):
-        grad = _outer(a, v, exponentials).mul_(exponentials)
-        if q is not None and pull is not None:
-            grad -= _outer(q[:, :-1], pull, exponentials)
-        return grad
-    grad = empty_in_large_pages(exponentials.shape, exponentials.device)
-    for start, stop in _blocks(chain):
-        run = slice(start, stop)
-        block = grad[:, run]  # (B, n, K, K)
-        torch.mul(exponentials[:, run], a[:, run, :, None], out=block).mul_(v[:, run, None, :])
-        if q is not None and pull is not None:
-            block.addcmul_(q[:, run, :, None], pull[:, run, None, :], value=-1)
+    """g (E ∘ (a_{t-1} ⊗ v_t) − q_{t-1} ⊗ q_t), summed over what the transitions broadcast."""
+    whole, g = _is_whole(chain), grad_loss[:, None, None]  # (B, 1, 1)
+    grad = empty_in_large_pages(exponentials.shape, exponentials.device) if whole else torch.empty(0)
+    for start, stop in _blocks(chain):  # one block where transitions broadcast
+        run, after = slice(start, stop), slice(start + 1, stop + 1)
+        v = torch.stack(list(ratios[start:stop]), 1) * g  # (B, n, K)
+        if whole:
+            block = grad[:, run]  # (B, n, K, K)
+            torch.mul(exponentials[:, run], a[:, run, :, None], out=block).mul_(v[:, :, None, :])
+            if q is not None:
+                block.addcmul_(q[:, run, :, None], (q[:, after] * g)[:, :, None, :], value=-1)
+        else:
+            grad = _outer(a[:, run], v, exponentials).mul_(exponentials)
+            if q is not None:
+                grad -= _outer(q[:, run], q[:, after] * g, exponentials)
     return grad
 
 
