@@ -129,8 +129,8 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
     a, s = _halves(state)
     torch.sub(chain.emissions, top, out=a).exp_()
     one = torch.ones_like(top[:, 0])  # (B, 1)
-    filters_ = a.unbind(1)  # views: indexing in a loop would take as long as the sums
-    sums, scales = [filters_[0]], [one]
+    a_steps = a.unbind(1)  # views: indexing in a loop would take as long as the sums
+    sums, scales = [a_steps[0]], [one]
     linear = 0.0 if q is None else _linear(chain, q)
     for start, stop in _blocks(chain):
         given = _of_block(chain.transitions, start, stop)  # (B or 1, n, K, K)
@@ -143,13 +143,13 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
                 totals = before.sum(-1, dtype=torch.float64) * after.sum(-1, dtype=torch.float64)  # (B, n)
                 linear = linear + shift * totals.sum(-1)
         for t, matrix in enumerate(_matrices(block, stop - start), start + 1):
-            into = _times(filters_[t - 1], matrix)  # (B, K)
-            new = filters_[t].mul_(into)
+            into = _times(a_steps[t - 1], matrix)  # (B, K)
+            new = a_steps[t].mul_(into)
             scale = new.amax(-1, keepdim=True)  # (B, 1)
             if chain.alive is None:
                 new.div_(scale)
             else:
-                new.copy_(chain.keep(t, new / scale, filters_[t - 1]))
+                new.copy_(chain.keep(t, new / scale, a_steps[t - 1]))
                 scale = chain.keep(t, scale, one)
             sums.append(into)
             scales.append(scale)
@@ -167,11 +167,11 @@ def _backward_scaled(
     a, s = _halves(state)
     gamma = a[:, -1] / a[:, -1].sum(-1, keepdim=True)  # (B, K)
     gammas, ratios = [gamma], []
-    filters_, sums = a.unbind(1), s.unbind(1)
+    a_steps, sums = a.unbind(1), s.unbind(1)
     matrices = _matrices(exponentials.transpose(2, 3), steps)
     for t in range(steps, 0, -1):
         v = chain.keep(t, gamma / sums[t], 0.0)  # (B, K)
-        before = filters_[t - 1] * _times(v, matrices[t - 1])  # (B, K)
+        before = a_steps[t - 1] * _times(v, matrices[t - 1])  # (B, K)
         gamma = chain.keep(t, before / before.sum(-1, keepdim=True), gamma)
         gammas.append(gamma)
         ratios.append(v)
