@@ -103,10 +103,9 @@ def label_mask_values(label_mask: Tensor) -> None:
         refuse("label_mask", "at least one label per sequence", f"none in row {int(empty.nonzero()[0])}")
 
 
-@torch.no_grad()
 def finite(scores: Scores) -> None:
     """One pass tells whether a NaN or an infinity may be among the scores; only then are they looked through."""
-    emissions, transitions = scores.emissions, scores.transitions
+    emissions, transitions = scores.emissions.detach(), scores.transitions.detach()
     if is_eager(emissions) and uses_kernel(emissions):
         if kernel.is_finite(scores):
             return
@@ -134,9 +133,9 @@ def target_shape(q: Tensor, emissions: Tensor) -> None:
     same_device("q", q, emissions)
 
 
-@torch.no_grad()
 def target_values(q: Tensor, scores: Scores, labelled: Tensor | None) -> None:
     """Rows of q are distributions over the allowed labels, at the labelled steps within the sequences."""
+    q = q.detach()
     valid, alive = scores.valid(), scores.alive()
     if valid is None and labelled is None:
         smallest, totals = q.amin(), q.sum(-1, dtype=torch.float32)

@@ -83,20 +83,19 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 def _chain(scores: Scores, q: Tensor | None = None) -> _Chain:
-    B, T, K = scores.emissions.shape
-    transitions = scores.transitions
+    """The fields that every call needs, in the order of the structure."""
+    over_b, over_t, _, _ = scores.transitions.shape
+    stride_b, stride_t, _, _ = scores.transitions.stride()
     return _Chain(
-        B=B,
-        T=T,
-        K=K,
-        threads=torch.get_num_threads(),
-        emissions=scores.emissions.data_ptr(),
-        transitions=transitions.data_ptr(),
-        stride_b=transitions.stride(0) if transitions.shape[0] > 1 else 0,
-        stride_t=transitions.stride(1) if transitions.shape[1] > 1 else 0,
-        lengths=_pointer(scores.lengths),
-        label_mask=_pointer(scores.label_mask),
-        q=_pointer(q),
+        *scores.emissions.shape,
+        torch.get_num_threads(),
+        scores.emissions.data_ptr(),
+        scores.transitions.data_ptr(),
+        stride_b if over_b > 1 else 0,
+        stride_t if over_t > 1 else 0,
+        _pointer(scores.lengths),
+        _pointer(scores.label_mask),
+        _pointer(q),
     )
 
 
@@ -157,7 +156,7 @@ def backward(
     grad_emissions = torch.empty_like(scores.emissions)
     chain.state, chain.careful, chain.grad_loss = state.data_ptr(), careful.data_ptr(), grad_loss.data_ptr()
     chain.grad_emissions = grad_emissions.data_ptr()
-    if int(careful[0]) == _SHARED:
+    if exponentials.numel() and int(careful[0]) == _SHARED:
         return grad_emissions, _shared_backward(scores, chain, state, exponentials, pairs)
     grad_transitions = None
     if pairs:
