@@ -46,7 +46,7 @@ typedef struct {
 typedef float f8 __attribute__((vector_size(32)));
 typedef float f8_any __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t i8 __attribute__((vector_size(32)));
-typedef double d8 __attribute__((vector_size(64)));
+typedef uint32_t u8 __attribute__((vector_size(32)));
 
 enum { OK = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 };
 enum { LANES = 8, PANEL = 16, GROUP = 4, ROWS = 4 };

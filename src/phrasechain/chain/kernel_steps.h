@@ -55,14 +55,14 @@ INLINE f8 NAME(exp8)(f8 x) {
   p = p * r + 4.999923147e-1f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return (f8)((i8)p + ((i8)shifted << 23));
+  return (f8)((u8)p + ((u8)shifted << 23)); /* unsigned: where x is out of range this may wrap */
 }
 
 /* x log x for 0 <= x, 0 at 0 */
 INLINE f8 NAME(xlogx8)(f8 x) {
   i8 bits = (i8)x;
   i8 e = ((bits - 0x3f3504f3) >> 23); /* x = 2^e m, m in [sqrt(1/2), sqrt(2)) */
-  f8 f = (f8)(bits - (e << 23)) - 1.0f;
+  f8 f = (f8)((u8)bits - ((u8)e << 23)) - 1.0f;
   f8 p = NAME(splat)(-1.022385591e-1f);
   p = p * f + 1.614144292e-1f;
   p = p * f - 1.716707391e-1f;
