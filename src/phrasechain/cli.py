@@ -178,9 +178,10 @@ def bench(
         raise DataError(unknown_name("benchmark", what, ["chain"]))
     from phrasechain.bench import bench_chain, print_chain
 
+    require_writable(json_path)
     found = bench_chain(seconds=seconds, memory=memory)
-    if json_path is not None:
-        write_output(json_path, (json.dumps(found, indent=1) + "\n").encode())
+    if json_path:
+        write_output(json_path, json.dumps(found, indent=1).encode() + b"\n")
     print_chain(found, Console())
 
 

@@ -55,6 +55,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "q shape": (lambda: ChainCRF(E, TR).kl(Q[0]), r"q: expected shape \(2, 4, 3\).*got shape \(4, 3\)"),
     "integer q": (lambda: ChainCRF(E, TR).kl(Q.long()), "q: expected a floating-point dtype.*nll"),
     "q no distribution": (lambda: ChainCRF(E, TR).kl(with_value(Q, (1, 3, 0), 0.5)), r"a sum of 1.16667 at \[1, 3\]"),
+    "q almost a distribution": (lambda: ChainCRF(E, TR).kl(Q * 1.005), r"a sum of 1.005 at \[0, 0\]"),
     "negative q": (lambda: ChainCRF(E, TR).kl(Q * torch.tensor([-1.0, 2.0, 2.0])), "at least 0, got -0.333"),
     "NaN q": (lambda: ChainCRF(E, TR).kl(with_value(Q, (0, 1, 0), NAN)), "q: expected"),
     "q on a masked label": (lambda: ChainCRF(E, TR, None, MASK).kl(Q), r"no mass on masked labels.*at \[0, 0, 2\]"),

@@ -234,7 +234,7 @@ def test_half_precision_is_computed_in_float32(each_backend: str, dtype: torch.d
     emissions.requires_grad_()
     found = ChainCRF(emissions, transitions).kl(q)
     found.sum().backward()
-    exact = ChainCRF(emissions.detach().double(), transitions.double()).kl(q.double())
+    exact = ChainCRF(emissions.detach().double(), transitions.double(), validate=False).kl(q.double())
     assert found.dtype == torch.float32
     assert_close(found, exact, 1e-5)
     assert emissions.grad is not None

@@ -157,9 +157,11 @@ class ChainCRF:
         B, T, K = self._scores.emissions.shape
         if self._has_gradient or torch.compiler.is_compiling():
             return recursion.smooth(self._scores.clean().double())[1].to(self._scores.emissions.dtype)
-        full = self._scores.transitions.expand(B, T - 1, K, K) if T > 1 else self._scores.transitions[:, :0]
+        if T == 1:
+            return self._scores.emissions.new_zeros(B, 0, K, K)
+        full = self._scores.transitions.expand(B, T - 1, K, K)  # one for each step: nothing is to be summed
         scores = Scores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
-        return marginals(scores, pairs=True)[1] if T > 1 else full.new_zeros(B, 0, K, K)
+        return marginals(scores, pairs=True)[1]
 
     @property
     def entropy(self) -> Tensor:

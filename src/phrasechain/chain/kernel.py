@@ -1,7 +1,7 @@
 """The compiled recursions (kernel.c) as functions of tensors: float32 on a CPU, one call for a whole batch.
 
-The library is plain C built by pip where a compiler is present. :func:`load` gives ``None`` where it is not, and the
-recursions of :mod:`phrasechain.chain.recursion` serve alone.
+The library is plain C built by pip where a compiler is present. :func:`load` gives ``None`` where it was not, and
+:mod:`phrasechain.chain.scaled`, which has the same two doors, serves alone.
 """
 
 from __future__ import annotations
