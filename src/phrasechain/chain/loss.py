@@ -18,7 +18,10 @@ from phrasechain.chain.recursion import Scores, contract, filters
 def loss(scores: Scores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q
-    value: Tensor = _Loss.apply(*inputs) if is_eager(scores.emissions) else _forward_op(*inputs)[0]  # type: ignore[no-untyped-call]
+    by_kernel = uses_kernel(scores.emissions)
+    if is_eager(scores.emissions):
+        return _Loss.apply(*inputs, by_kernel)  # type: ignore[no-untyped-call, no-any-return]
+    value: Tensor = _forward_op(*inputs, by_kernel)[0]
     return value
 
 
@@ -45,7 +48,7 @@ def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
     The derivatives of log Z, without a graph.
     """
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, None
-    value, state, careful, exponentials = _forward(*inputs)
+    value, state, careful, exponentials = _forward(*inputs, uses_kernel(scores.emissions))
     return _backward(torch.ones_like(value), *inputs, state, careful, exponentials, pairs)
 
 
@@ -56,15 +59,29 @@ def is_eager(tensor: Tensor) -> bool:
 
 def uses_kernel(emissions: Tensor) -> bool:
     """Whether the compiled kernel takes these scores."""
-    return emissions.device.type == "cpu" and emissions.dtype == torch.float32 and kernel.load() is not None
+    return emissions.device.type == "cpu" and emissions.dtype == torch.float32 and _kernel_is_here()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _kernel_is_here() -> bool:  # a constant of a graph, and so one of the things that it is kept under
+    return kernel.load() is not None
 
 
 def _forward(
-    emissions: Tensor, transitions: Tensor, lengths: Tensor | None, label_mask: Tensor | None, q: Tensor | None
+    emissions: Tensor,
+    transitions: Tensor,
+    lengths: Tensor | None,
+    label_mask: Tensor | None,
+    q: Tensor | None,
+    by_kernel: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss (B,), and three tensors that the gradient needs."""
+    """The loss (B,), and three tensors that the gradient needs.
+
+    ``by_kernel`` is an argument, since compiled graphs are kept on disk under their arguments: the shape of what is
+    saved must follow from them. A graph exported elsewhere may ask for a kernel that is not here.
+    """
     scores = Scores(emissions, transitions, lengths, label_mask)
-    return kernel.forward(scores, q) if uses_kernel(emissions) else scaled.forward(scores, q)
+    return kernel.forward(scores, q) if by_kernel and _kernel_is_here() else scaled.forward(scores, q)
 
 
 def _backward(
@@ -87,24 +104,24 @@ def _backward(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs, *output[1:])
+    ctx.save_for_backward(*inputs[:-1], *output[1:])
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # no zeros for what has no gradient
 
 
 def _gradients(ctx: Any, grad_loss: Tensor | None, run: Any) -> tuple[Tensor | None, ...]:
     if grad_loss is None:
-        return None, None, None, None, None
+        return (None,) * 6
     emissions, transitions, lengths, label_mask, q, *saved = ctx.saved_tensors
     if torch.is_grad_enabled():  # a graph of the gradient is wanted
         value = plain_loss(Scores(emissions, transitions, lengths, label_mask), q)
         wanted = [tensor for tensor in (emissions, transitions) if tensor.requires_grad]
         grads = iter(torch.autograd.grad(value, wanted, grad_loss, create_graph=True, materialize_grads=True))
         grad_emissions = next(grads) if emissions.requires_grad else None
-        return grad_emissions, next(grads) if transitions.requires_grad else None, None, None, None
+        return grad_emissions, next(grads) if transitions.requires_grad else None, None, None, None, None
     pairs = ctx.needs_input_grad[1]
     grad_emissions, grad_transitions = run(grad_loss, emissions, transitions, lengths, label_mask, q, *saved, pairs)
-    return grad_emissions, grad_transitions if pairs else None, None, None, None
+    return grad_emissions, grad_transitions if pairs else None, None, None, None, None
 
 
 class _Loss(torch.autograd.Function):
@@ -113,7 +130,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         value, *saved = _forward(*inputs)
-        ctx.save_for_backward(*inputs, *saved)
+        ctx.save_for_backward(*inputs[:-1], *saved)
         return value
 
     @staticmethod
@@ -127,13 +144,10 @@ _forward_op.register_autograd(lambda ctx, *grads: _gradients(ctx, grads[0], _bac
 
 
 @_forward_op.register_fake
-def _(
-    emissions: Tensor, transitions: Tensor, lengths: Tensor | None, label_mask: Tensor | None, q: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(emissions: Tensor, transitions: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     B = emissions.shape[0]
     state, careful = torch.empty_like(emissions, dtype=torch.float64), emissions.new_empty(B, dtype=torch.uint8)
-    saved = kernel.saved_shape(Scores(emissions, transitions))
-    shape = saved if uses_kernel(emissions) else transitions.shape
+    shape = kernel.saved_shape(Scores(emissions, transitions)) if rest[-1] else transitions.shape
     return emissions.new_empty(B), state, careful, emissions.new_empty(shape, dtype=torch.float32)
 
 
