@@ -1,0 +1,134 @@
+"""The region network: pixels to candidate boxes, and boxes to features that know words.
+
+A trunk, a light pyramid, one class-agnostic proposal head over k-means anchors, and a region head that pools a box
+from the pyramid and from the trunk's last map. Boxes inside are shares of the image's sides, so that neither the
+photo's size nor its shape matters; pixels are the photo squashed to a square.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phrasechain.boxes import decode_offsets_xyxy, spatial_features_xyxy
+from phrasechain.vision.align import roi_align
+from phrasechain.vision.anchors import anchor_grid
+from phrasechain.vision.trunk import CHANNELS, Trunk, relu6
+
+WIDTH = 128  # channels of the pyramid
+CELLS = 5  # a region is pooled as CELLS × CELLS
+SEMANTIC = 1280  # channels of the trunk's last layer
+HIDDEN = 512
+_LARGEST_GROWTH = 4.0  # of a proposal over its anchor, as a logarithm
+
+
+class Maps(NamedTuple):
+    """What an image is turned into once, for its proposals and for the features of any box."""
+
+    fine: Tensor  # (B, WIDTH, S/16, S/16)
+    coarse: Tensor  # (B, WIDTH, S/32, S/32)
+    semantic: Tensor  # (B, SEMANTIC, S/32, S/32)
+
+
+class Dense(NamedTuple):
+    """One candidate per anchor."""
+
+    score: Tensor  # (B, N) logits: how well the box fits something that a caption would name
+    boxes: Tensor  # (B, N, 4)
+
+
+class Described(NamedTuple):
+    """What the region head says about boxes."""
+
+    features: Tensor  # (B, K, D)
+    quality: Tensor  # (B, K) logits: the overlap with something that a caption would name
+    boxes: Tensor  # (B, K, 4) the boxes, refined
+
+
+class Pyramid(nn.Module):
+    """Maps at stride 16 and 32 that know each other, and the one at stride 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        c3, c4, c5 = CHANNELS
+        self.from_c3 = nn.Conv2d(4 * c3, WIDTH, 1)  # 2 × 2 positions of stride 8 lie in one of stride 16
+        self.from_c4 = nn.Conv2d(c4, WIDTH, 1)
+        self.from_c5 = nn.Conv2d(c5, WIDTH, 1)
+        self.smooth_fine = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.smooth_coarse = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Tensor, Tensor]:
+        coarse = self.from_c5(c5)
+        fine = self.from_c4(c4) + self.from_c3(F.pixel_unshuffle(c3, 2)) + F.interpolate(coarse, scale_factor=2.0)
+        return F.relu(self.smooth_fine(F.relu(fine))), F.relu(self.smooth_coarse(F.relu(coarse)))
+
+
+class ProposalHead(nn.Module):
+    """A score and four offsets for each anchor of a map."""
+
+    def __init__(self, anchors: int) -> None:
+        super().__init__()
+        self.look = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.say = nn.Conv2d(WIDTH, anchors * 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, WIDTH, S, S) to (B, S²·anchors, 5)."""
+        said: Tensor = self.say(F.relu(self.look(x)))
+        return said.permute(0, 2, 3, 1).reshape(len(x), -1, 5)
+
+
+class RegionHead(nn.Module):
+    """Features of boxes, how good these are, and where they should rather be."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.shape = nn.Linear(CELLS * CELLS * WIDTH, HIDDEN)
+        self.meaning = nn.Linear(SEMANTIC, HIDDEN)
+        self.place = nn.Linear(5, HIDDEN)
+        self.feature = nn.Linear(HIDDEN, dimension)
+        self.judge = nn.Linear(HIDDEN, 5)
+
+    def forward(self, maps: Maps, boxes: Tensor) -> Described:
+        pooled = roi_align(maps.fine, boxes, CELLS).flatten(2)  # (B, K, CELLS²·WIDTH)
+        semantic = roi_align(maps.semantic, boxes, 1).flatten(2)  # (B, K, SEMANTIC)
+        place = spatial_features_xyxy(boxes, boxes.new_ones(2))
+        hidden = F.relu(self.shape(pooled) + self.meaning(semantic) + self.place(place))
+        judged = self.judge(hidden)
+        return Described(self.feature(hidden), judged[..., 0], shift(judged[..., 1:], boxes))
+
+
+class RegionNetwork(nn.Module):
+    """The whole network; ``sides`` (levels, anchors, 2) are the anchors' widths and heights."""
+
+    anchors: Tensor
+
+    def __init__(self, dimension: int, sides: Tensor, size: int) -> None:
+        super().__init__()
+        self.dimension, self.sides, self.size = dimension, sides, size
+        self.trunk = Trunk()
+        self.widen = nn.Conv2d(CHANNELS[-1], SEMANTIC, 1)
+        self.pyramid = Pyramid()
+        self.propose = nn.ModuleList(ProposalHead(len(level)) for level in sides)
+        self.describe = RegionHead(dimension)
+        grids = [anchor_grid(level, size // stride) for level, stride in zip(sides, (16, 32), strict=True)]
+        self.register_buffer("anchors", torch.cat(grids), persistent=False)  # (N, 4)
+
+    def forward(self, pixels: Tensor) -> tuple[Maps, Dense]:
+        """Pixels (B, 3, S, S) in [-1, 1]."""
+        return self.look(*self.trunk(pixels))
+
+    def look(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Maps, Dense]:
+        """The same from the trunk's maps."""
+        fine, coarse = self.pyramid(c3, c4, c5)
+        said = torch.cat([head(x) for head, x in zip(self.propose, (fine, coarse), strict=True)], 1)  # (B, N, 5)
+        maps = Maps(fine, coarse, relu6(self.widen(c5)))
+        return maps, Dense(said[..., 0], shift(said[..., 1:], self.anchors))
+
+
+def shift(offsets: Tensor, boxes: Tensor) -> Tensor:
+    """Boxes (..., 4) moved and stretched by offsets (..., 4); they may reach over the image's border."""
+    growth = offsets[..., 2:].clamp(-_LARGEST_GROWTH, _LARGEST_GROWTH)
+    return decode_offsets_xyxy(torch.cat((offsets[..., :2], growth), -1), boxes)

@@ -1,0 +1,110 @@
+"""EfficientNet-Lite0 (Tan & Le, 2019, in its variant without squeeze-and-excitation), batch norms folded away.
+
+Every convolution carries the bias that its batch norm left, so training and inference run the same few operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+#: (blocks, kernel, stride, expansion, channels) of each stage.
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+STEM = 32
+#: The channels of the maps that the trunk gives, at stride 8, 16 and 32.
+CHANNELS = (40, 112, 320)
+_SPLIT = 3  # stages before the map at stride 8 is complete
+_EPSILON = 1e-3  # of the batch norms in the published weights
+
+
+class Block(nn.Module):
+    """Expand, filter each channel, project; with the input added where shapes allow."""
+
+    def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = width * expansion
+        self.expand = nn.Conv2d(width, inner, 1) if expansion > 1 else None
+        self.filter = nn.Conv2d(inner, inner, kernel, stride, kernel // 2, groups=inner)
+        self.project = nn.Conv2d(inner, out, 1)
+        self.adds = stride == 1 and width == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x if self.expand is None else relu6(self.expand(x))
+        y = self.project(relu6(self.filter(y)))
+        return x + y if self.adds else y
+
+
+class Trunk(nn.Module):
+    """Pixels (B, 3, H, W) in [-1, 1] to maps at stride 8, 16 and 32, with the channels of ``CHANNELS``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, STEM, 3, 2, 1)
+        stages, width = [], STEM
+        for count, kernel, stride, expansion, out in STAGES:
+            blocks = []
+            for position in range(count):
+                blocks.append(Block(width, out, kernel, stride if position == 0 else 1, expansion))
+                width = out
+            stages.append(nn.Sequential(*blocks))
+        self.early = nn.Sequential(*stages[:_SPLIT])
+        self.middle = nn.Sequential(*stages[_SPLIT : _SPLIT + 2])
+        self.late = nn.Sequential(*stages[_SPLIT + 2 :])
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.from_early(self.early_map(pixels))
+
+    def early_map(self, pixels: Tensor) -> Tensor:
+        """The map at stride 8: (B, 3, H, W) to (B, 40, H/8, W/8)."""
+        x: Tensor = self.early(relu6(self.stem(pixels)))
+        return x
+
+    def from_early(self, c3: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All three maps, from the one at stride 8."""
+        c4 = self.middle(c3)
+        return c3, c4, self.late(c4)
+
+
+def relu6(x: Tensor) -> Tensor:
+    return F.relu6(x, inplace=not torch.is_grad_enabled())
+
+
+def fold_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The published ImageNet weights as a state of :class:`Trunk`: each batch norm folded into its convolution."""
+    state: dict[str, Tensor] = {}
+
+    def fold(target: str, conv: str, norm: str) -> None:
+        scale = weights[norm + ".weight"] / (weights[norm + ".running_var"] + _EPSILON).sqrt()
+        state[target + ".weight"] = weights[conv + ".weight"] * scale[:, None, None, None]
+        state[target + ".bias"] = weights[norm + ".bias"] - weights[norm + ".running_mean"] * scale
+
+    fold("stem", "_conv_stem", "_bn0")
+    number = 0
+    for stage, (count, _, _, expansion, _) in enumerate(STAGES):
+        part, index = _home(stage)
+        for position in range(count):
+            ours, theirs = f"{part}.{index}.{position}", f"_blocks.{number}"
+            if expansion > 1:
+                fold(f"{ours}.expand", f"{theirs}._expand_conv", f"{theirs}._bn0")
+            fold(f"{ours}.filter", f"{theirs}._depthwise_conv", f"{theirs}._bn1")
+            fold(f"{ours}.project", f"{theirs}._project_conv", f"{theirs}._bn2")
+            number += 1
+    return state
+
+
+def _home(stage: int) -> tuple[str, int]:
+    """The part of :class:`Trunk` that a stage is in, and its place there."""
+    if stage < _SPLIT:
+        return "early", stage
+    return ("middle", stage - _SPLIT) if stage < _SPLIT + 2 else ("late", stage - _SPLIT - 2)
