@@ -13,7 +13,7 @@ from torch import Tensor
 from phrasechain.boxes import clip_xyxy
 from phrasechain.data.shard import StoreInfo
 from phrasechain.schema import Regions
-from phrasechain.vision.network import Dense, Maps, RegionNetwork
+from phrasechain.vision.network import Dense, Described, Maps, RegionNetwork
 from phrasechain.vision.nms import suppress
 from phrasechain.vision.pixels import Photo
 from phrasechain.vision.weights import load_network
@@ -75,3 +75,19 @@ class RegionExtractor:
             features=described.features[0].half().numpy(),
             objectness=described.quality[0].sigmoid().numpy(),
         )
+
+    def _look(self, photo: Photo) -> tuple[Maps, Dense]:
+        pixels = torch.from_numpy(photo.pixels)[None].permute(0, 3, 1, 2)  # (1, 3, S, S), channels last
+        found: tuple[Maps, Dense] = self._network(pixels.float().div_(127.5).sub_(1))
+        return found
+
+    def _describe(self, maps: Maps, boxes: Tensor) -> Described:
+        described: Described = self._network.describe(maps, boxes)
+        return described
+
+
+def select(dense: Dense, count: int) -> Tensor:
+    """The best boxes of one image after suppression, best first: (at most ``count``, 4)."""
+    best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1])).indices
+    boxes = dense.boxes[0, best].clamp(0, 1)
+    return boxes[suppress(boxes, OVERLAP)][:count]
