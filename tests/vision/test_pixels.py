@@ -12,7 +12,7 @@ from PIL import Image
 
 from phrasechain.data.images import without_remarks
 from phrasechain.errors import DataError
-from phrasechain.vision.pixels import read_displayed, read_photo
+from phrasechain.vision.pixels import read_rgb, read_photo
 
 UPRIGHT = np.array(  # (2, 3, 3): nothing about it is symmetric
     [[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[0, 0, 0], [255, 255, 255], [255, 255, 0]]], np.uint8
@@ -83,7 +83,7 @@ def test_photos_are_turned_once(tmp_path: Path, suffix: str, turn: int | None) -
             photo = read_photo(source, 12)
             assert (photo.width, photo.height) == (3, 2)
             np.testing.assert_allclose(photo.pixels.astype(int), squashed(UPRIGHT, 12), atol=1)
-            np.testing.assert_array_equal(np.asarray(read_displayed(source)), UPRIGHT)
+            np.testing.assert_array_equal(np.asarray(read_rgb(source)), UPRIGHT)
 
 
 @pytest.mark.parametrize("turn", [turn for turn in STORED if turn])
@@ -140,7 +140,7 @@ def test_cmyk_jpegs_are_not_inverted(tmp_path: Path) -> None:
 def test_a_transparent_colour_lies_over_white(tmp_path: Path, mode: str) -> None:
     image = Image.fromarray(np.array([[0, 90]], np.uint8)).convert(mode)
     path = saved(tmp_path, image, transparency=(0, 0, 0) if mode == "RGB" else 0)
-    assert np.asarray(read_displayed(path))[0].tolist() == [[255, 255, 255], [90, 90, 90]]
+    assert np.asarray(read_rgb(path))[0].tolist() == [[255, 255, 255], [90, 90, 90]]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_transparent_colour_lies_over_white(tmp_path: Path, mode: str) -> None
 )
 def test_deep_greys_are_scaled_not_cut(tmp_path: Path, values: NDArray[np.generic], shown: list[int]) -> None:
     path = saved(tmp_path, Image.fromarray(values), "tif")
-    assert np.asarray(read_displayed(path))[0, :, 0].tolist() == pytest.approx(shown, abs=1)
+    assert np.asarray(read_rgb(path))[0, :, 0].tolist() == pytest.approx(shown, abs=1)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -182,7 +182,7 @@ def test_large_and_long_photos_are_reduced_without_a_trace(
     path = saved(tmp_path, Image.fromarray(ramp(height, width)), suffix)
     photo = read_photo(path, 16)
     assert (photo.width, photo.height) == (width, height)
-    np.testing.assert_allclose(photo.pixels.astype(int), squashed(np.asarray(read_displayed(path)), 16), atol=4)
+    np.testing.assert_allclose(photo.pixels.astype(int), squashed(np.asarray(read_rgb(path)), 16), atol=4)
 
 
 def test_a_fine_pattern_becomes_grey_instead_of_aliasing() -> None:

@@ -73,7 +73,7 @@ def read_photo(source: Source, size: int) -> Photo:
         return Photo(width, height, np.array(square))
 
 
-def read_displayed(source: Source) -> Image.Image:
+def read_rgb(source: Source) -> Image.Image:
     """The whole photo in RGB as it is displayed, for those who look at it in their own way."""
     with _opened(source) as image:
         return _turned(_as_rgb(image), orientation(image))
