@@ -20,6 +20,11 @@ class Photo(NamedTuple):
 
 def read_photo(source: Path | Image.Image | NDArray[np.uint8], size: int) -> Photo:
     """Decode a photo, turn it as it is displayed and squash it to ``size`` × ``size``."""
-    image = Image.open(source) if isinstance(source, Path) else source
-    rgb = image.convert("RGB")
+    rgb = read_rgb(source)
     return Photo(rgb.width, rgb.height, np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR)))
+
+
+def read_rgb(source: Path | Image.Image | NDArray[np.uint8]) -> Image.Image:
+    """Decode a photo and turn it as it is displayed."""
+    image = Image.open(source) if isinstance(source, Path) else source
+    return image.convert("RGB")
