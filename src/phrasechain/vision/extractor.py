@@ -77,13 +77,17 @@ class RegionExtractor:
         )
 
     def _look(self, photo: Photo) -> tuple[Maps, Dense]:
-        pixels = torch.from_numpy(photo.pixels)[None].permute(0, 3, 1, 2)  # (1, 3, S, S), channels last
-        found: tuple[Maps, Dense] = self._network(pixels.float().div_(127.5).sub_(1))
+        found: tuple[Maps, Dense] = self._network(as_input(photo.pixels[None]))
         return found
 
     def _describe(self, maps: Maps, boxes: Tensor) -> Described:
         described: Described = self._network.describe(maps, boxes)
         return described
+
+
+def as_input(pixels: NDArray[np.uint8]) -> Tensor:
+    """Pixels (B, S, S, 3) as what the network takes: (B, 3, S, S) in [-1, 1], channels last in memory."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
 def select(dense: Dense, count: int) -> Tensor:

@@ -15,8 +15,51 @@ from phrasechain.schema import Example, Phrase
 
 #: Words that say nothing about what a region looks like.
 _EMPTY = frozenset(
-    "a an the of in on at to with and or for from by his her its their it he she they them him is are be this that "
-    "these those some any each other another 's ' \" , . - one".split()
+    {
+        "a",
+        "an",
+        "the",
+        "of",
+        "in",
+        "on",
+        "at",
+        "to",
+        "with",
+        "and",
+        "or",
+        "for",
+        "from",
+        "by",
+        "his",
+        "her",
+        "its",
+        "their",
+        "it",
+        "he",
+        "she",
+        "they",
+        "them",
+        "him",
+        "is",
+        "are",
+        "be",
+        "this",
+        "that",
+        "these",
+        "those",
+        "some",
+        "any",
+        "each",
+        "other",
+        "another",
+        "'s",
+        "'",
+        '"',
+        ",",
+        ".",
+        "-",
+        "one",
+    }
 )
 _MIRRORED = {"left": "right", "right": "left"}
 
@@ -97,7 +140,11 @@ def read_lesson(example: Example, vocabulary: Vocabulary) -> Lesson:
 
 def mirror(lesson: Lesson, vocabulary: Vocabulary) -> Lesson:
     """The lesson of the photo seen in a mirror: boxes change sides, and so do the words left and right."""
-    swap = {vocabulary.index[one]: vocabulary.index.get(other) for one, other in _MIRRORED.items() if one in vocabulary.index}
+    swap = {
+        vocabulary.index[one]: vocabulary.index.get(other)
+        for one, other in _MIRRORED.items()
+        if one in vocabulary.index
+    }
 
     def mirrored(words: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(new for word in words if (new := swap.get(word, word)) is not None))
