@@ -164,6 +164,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "owlv2": lambda: _owl("Owlv2"),
     "grounding_dino": _grounding_dino,
 }
+SPREAD = {"detr": 0.5}  # how far weights are from where they begin
 QUERIED = {"owlvit", "owlv2", "grounding_dino"}
 
 
@@ -173,7 +174,7 @@ def save_detector(family: str, folder: Path) -> Path:
         torch.manual_seed(1)
         model, processor = FAMILIES[family]()
         for weight in model.parameters():  # untrained detectors give the same box again and again
-            weight.data += 0.3 * torch.randn(weight.shape)
+            weight.data += SPREAD.get(family, 0.3) * torch.randn(weight.shape)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder

@@ -66,11 +66,11 @@ class Detector:
         except Exception as error:  # of the library or of the model
             what = f"an image of {rgb.width} × {rgb.height} pixels"
             raise DataError(f"{self.name} cannot look at {what}: {_one_line(error)}") from None
-        usable = score.isfinite() & boxes.isfinite().all(-1) & (area_xyxy(boxes.clamp(0, 1)) > 0)
+        sides = torch.tensor([rgb.width, rgb.height] * 2)
+        usable = score.isfinite() & boxes.isfinite().all(-1) & (area_xyxy(boxes.clamp(0, 1) * sides) > 0)
         score, boxes = score[usable], boxes[usable]
         chosen = best_boxes(score[None], boxes[None], _CANDIDATES, OVERLAP, count)
         kept = chosen.kept[0]
-        sides = torch.tensor([rgb.width, rgb.height] * 2)
         return (chosen.boxes[0, kept] * sides).numpy(), score[chosen.places[0, kept]].numpy()
 
     @torch.inference_mode()
