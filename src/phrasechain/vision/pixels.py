@@ -21,7 +21,7 @@ class Photo(NamedTuple):
 def read_photo(source: Path | Image.Image | NDArray[np.uint8], size: int) -> Photo:
     """Decode a photo, turn it as it is displayed and squash it to ``size`` × ``size``."""
     rgb = read_rgb(source)
-    return Photo(rgb.width, rgb.height, np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR)))
+    return Photo(rgb.width, rgb.height, np.array(rgb.resize((size, size), Image.Resampling.BILINEAR)))
 
 
 def read_rgb(source: Path | Image.Image | NDArray[np.uint8]) -> Image.Image:
