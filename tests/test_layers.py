@@ -13,7 +13,19 @@ LAYERS = [
     {"chain", "boxes", "metrics", "draw"},
     {"data", "text", "vision"},
     {"model", "scores", "losses", "decode", "baselines"},
-    {"train", "evaluate", "compare", "predict", "checkpoint", "report", "check", "check_report", "bench", "train_regions", "extract"},
+    {
+        "train",
+        "evaluate",
+        "compare",
+        "predict",
+        "checkpoint",
+        "report",
+        "check",
+        "check_report",
+        "bench",
+        "train_regions",
+        "extract",
+    },
     {"cli", "web", "__main__"},
 ]
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}

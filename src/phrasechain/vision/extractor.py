@@ -77,7 +77,7 @@ class RegionExtractor:
         )
 
     def _look(self, photo: Photo) -> tuple[Maps, Dense]:
-        found: tuple[Maps, Dense] = self._network(as_input(photo.pixels[None]))
+        found: tuple[Maps, Dense] = self._network(as_input(torch.from_numpy(photo.pixels)[None]))
         return found
 
     def _describe(self, maps: Maps, boxes: Tensor) -> Described:
@@ -85,9 +85,9 @@ class RegionExtractor:
         return described
 
 
-def as_input(pixels: NDArray[np.uint8]) -> Tensor:
-    """Pixels (B, S, S, 3) as what the network takes: (B, 3, S, S) in [-1, 1], channels last in memory."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+def as_input(pixels: Tensor) -> Tensor:
+    """Pixels (B, S, S, 3) uint8 as what the network takes: (B, 3, S, S) in [-1, 1], channels last in memory."""
+    return pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
 def select(dense: Dense, count: int) -> Tensor:
