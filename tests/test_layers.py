@@ -13,7 +13,7 @@ LAYERS = [
     {"chain", "boxes", "metrics", "draw"},
     {"data", "text", "vision"},
     {"model", "scores", "losses", "decode", "baselines"},
-    {"train", "evaluate", "compare", "predict", "checkpoint", "report", "check", "check_report", "bench"},
+    {"train", "evaluate", "compare", "predict", "checkpoint", "report", "check", "check_report", "bench", "extract"},
     {"cli", "web", "__main__"},
 ]
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}

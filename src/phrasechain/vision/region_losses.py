@@ -73,7 +73,9 @@ def word_loss(logits: Tensor, boxes: Tensor, named: Tensor, words: Tensor) -> Te
     near = (iou_xyxy(boxes[:, :, None], named[:, None]) >= NEAR).to(words.dtype)  # (B, K, G)
     target = (near @ words).clamp(max=1)  # (B, K, V)
     taught = near.any(-1) & (target.sum(-1) > 0)
-    return F.binary_cross_entropy_with_logits(logits[taught], target[taught], reduction="sum") / taught.sum().clamp_min(1)
+    return F.binary_cross_entropy_with_logits(logits[taught], target[taught], reduction="sum") / taught.sum().clamp_min(
+        1
+    )
 
 
 def phrase_loss(scores: Tensor, boxes: Tensor, gold: Tensor) -> Tensor:

@@ -97,7 +97,11 @@ def read_lesson(example: Example, vocabulary: Vocabulary) -> Lesson:
 
 def mirror(lesson: Lesson, vocabulary: Vocabulary) -> Lesson:
     """The lesson of the photo seen in a mirror: boxes change sides, and so do the words left and right."""
-    swap = {vocabulary.index[one]: vocabulary.index.get(other) for one, other in _MIRRORED.items() if one in vocabulary.index}
+    swap = {
+        vocabulary.index[one]: vocabulary.index.get(other)
+        for one, other in _MIRRORED.items()
+        if one in vocabulary.index
+    }
 
     def mirrored(words: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(new for word in words if (new := swap.get(word, word)) is not None))
