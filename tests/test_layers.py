@@ -9,11 +9,23 @@ import phrasechain
 
 ROOT = Path(phrasechain.__file__).parent
 LAYERS = [
-    {"schema", "errors", "config", "progress", "files", "terminal"},
+    {"schema", "errors", "config", "progress", "files", "terminal", "memory"},
     {"chain", "boxes", "metrics", "draw"},
     {"data", "text", "vision"},
     {"model", "scores", "losses", "decode", "baselines"},
-    {"train", "evaluate", "compare", "predict", "checkpoint", "report", "check", "check_report", "bench", "extract"},
+    {
+        "train",
+        "evaluate",
+        "compare",
+        "predict",
+        "checkpoint",
+        "report",
+        "check",
+        "check_report",
+        "bench",
+        "train_regions",
+        "extract",
+    },
     {"cli", "web", "__main__"},
 ]
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}

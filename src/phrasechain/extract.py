@@ -147,12 +147,12 @@ def given_boxes(file: Path) -> BoxSource:
 def detected_boxes(name: str, count: int) -> BoxSource:
     """The ``count`` best boxes of somebody else's detector."""
     from phrasechain.vision.detectors import load_detector
-    from phrasechain.vision.pixels import read_displayed
+    from phrasechain.vision.pixels import read_rgb
 
     detector = load_detector(name)
 
     def boxes(image: str, path: Path) -> NDArray[np.floating]:
-        found, _ = detector.boxes(read_displayed(path), count)
+        found, _ = detector.boxes(read_rgb(path), count)
         return found
 
     return BoxSource(name, boxes)

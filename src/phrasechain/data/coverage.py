@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -31,7 +31,7 @@ class RegionHits:
     ranks: dict[str, Tensor]  # "merged box" | "any box" → (N,) int64: the first such region from 0, NEVER if none is
 
 
-def region_hits(gold: Gold, store: FeatureStore) -> RegionHits:
+def region_hits(gold: Gold, store: FeatureStore | Mapping[str, Regions]) -> RegionHits:
     """Compare each phrase with the regions of its image, those of highest objectness first where the store has it."""
     counts = torch.zeros(len(gold), dtype=torch.int64)
     merged, any_box = torch.full_like(counts, NEVER), torch.full_like(counts, NEVER)

@@ -27,39 +27,61 @@ def without_remarks() -> Iterator[None]:
 
 def image_size(path: Path) -> tuple[int, int]:
     """Width and height as displayed, EXIF orientation applied; pixels are decoded only where EXIF may follow them."""
-    with _opened(path) as image:
-        return _displayed_size(image)
+    with opened(path) as image:
+        return displayed_size(image)
 
 
 def check_image(path: Path) -> tuple[int, int]:
     """Width and height as displayed, after decoding every pixel: a cut or damaged photo is an error."""
-    with _opened(path) as image:
+    with opened(path) as image:
         image.load()
-        return _displayed_size(image)
+        return displayed_size(image)
 
 
-def _displayed_size(image: Image.Image) -> tuple[int, int]:
+def orientation(image: Image.Image) -> int:
+    """How the image has to be turned to be displayed, from 1 (not at all) to 8, as EXIF numbers it."""
+    if image.format == "TIFF":  # the decoder turns it
+        return 1
+    found = image.getexif().get(ORIENTATION, 1)
+    return found if found in range(1, 9) else 1
+
+
+def displayed_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height once the image is turned."""
     width, height = image.size
-    if image.format == "TIFF":  # the decoder has exchanged them already
-        return width, height
-    return (height, width) if image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8) else (width, height)
+    return (height, width) if orientation(image) >= 5 else (width, height)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def opened(path: str | Path) -> Iterator[Image.Image]:
     """Open an image; whatever the decoder makes of a damaged or hostile file becomes one line."""
+    with decoding(path), Image.open(path, formats=FORMATS) as image:
+        check_pixel_count(image)
+        yield image
+
+
+def check_pixel_count(image: Image.Image) -> None:
+    """Refuse an image without pixels, and one with so many that it may be made to fill the memory."""
+    if image.width * image.height > PIXEL_LIMIT:
+        raise Image.DecompressionBombError
+    if not image.width * image.height:
+        raise ValueError(f"{image.width} × {image.height} pixels")
+
+
+@contextmanager
+def decoding(name: str | Path) -> Iterator[None]:
+    """Say what goes wrong with the image of this name in one line."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > PIXEL_LIMIT:
-                raise Image.DecompressionBombError
-            yield image
+        yield
+    except DataError:
+        raise
     except Image.DecompressionBombError:
-        raise DataError(f"{path}: more than {PIXEL_LIMIT:,} pixels; make it smaller") from None
+        raise DataError(f"{name}: more than {PIXEL_LIMIT:,} pixels; make it smaller") from None
     except FileNotFoundError:
-        raise DataError(f"{path}: missing") from None
+        raise DataError(f"{name}: missing") from None
     except UnidentifiedImageError:
-        raise DataError(f"{path}: not an image of a known format ({', '.join(FORMATS)})") from None
+        raise DataError(f"{name}: not an image of a known format ({', '.join(FORMATS)})") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+        raise DataError(f"{name}: cannot be read: {reason(error)}") from None
     except Exception as error:  # decoders raise many kinds on damaged files
-        raise DataError(f"{path}: broken image: {error}") from None
+        raise DataError(f"{name}: broken image: {error or type(error).__name__}") from None

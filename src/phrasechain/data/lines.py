@@ -1,14 +1,20 @@
-"""JSON lines that strangers wrote: read one at a time within bounds, with errors that say what to mend."""
+"""JSON that strangers wrote, as lines or whole: read within bounds, with errors that say what to mend."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from phrasechain.errors import DataError
 from phrasechain.files import reason
+from phrasechain.schema import COORDINATE_LIMIT, NAME_LIMIT
 
 LINE_LIMIT = 16 << 20  # bytes
 
@@ -30,19 +36,58 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from None
 
 
-def parse_json(line: bytes) -> Any:
-    """The value of one line of JSON; NaN and Infinity are refused."""
+def parse_json(text: bytes, unique_keys: bool = False) -> Any:
+    """The value of a line or a file of JSON; NaN and Infinity are refused, and on request a key that stands twice."""
+    hook = _refuse_second_key if unique_keys else None
     try:
-        return json.loads(line.decode("utf-8").rstrip(), parse_constant=_refuse_constant)
+        return json.loads(text.decode("utf-8").rstrip(), parse_constant=_refuse_constant, object_pairs_hook=hook)
     except DataError:
         raise
     except UnicodeDecodeError as error:
         raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise DataError(f"broken JSON: {error.msg} at column {error.colno}") from None
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise DataError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None
     except (ValueError, RecursionError):
         raise DataError("broken JSON: a number of too many digits, or brackets nested too deeply") from None
 
 
+def parse_boxes(values: list[Any]) -> NDArray[np.float64]:
+    """N boxes of JSON, [x0, y0, x1, y1] each, as (N, 4), checked."""
+    if not all(isinstance(value, list) and len(value) == 4 for value in values) or not are_numbers(
+        chain.from_iterable(values)
+    ):
+        raise DataError('a "box" is not [x0, y0, x1, y1], four numbers')
+    boxes = number_array(values).reshape(-1, 4)
+    if not (np.abs(boxes) <= COORDINATE_LIMIT).all():
+        raise DataError(f"a box does not lie within ±{COORDINATE_LIMIT:,} pixels")
+    ordered = (boxes[:, :2] <= boxes[:, 2:]).all(1)
+    if not ordered.all():
+        wrong = values[int(ordered.argmin())]
+        raise DataError(f"the box {wrong} ends before it starts: x0 ≤ x1 and y0 ≤ y1 in [x0, y0, x1, y1]")
+    return boxes
+
+
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all values are numbers to JSON, which true and false are not."""
+    return set(map(type, values)) <= {int, float}
+
+
+def number_array(values: list[Any]) -> NDArray[np.float64]:
+    """Numbers of JSON, or lists of equally many of them, as an array."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except OverflowError:
+        raise DataError("a number has too many digits") from None
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise DataError(f"{name} is not a number that JSON knows")
+
+
+def _refuse_second_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise DataError(f"the key {key[:NAME_LIMIT]!r} stands there twice")
+    return record

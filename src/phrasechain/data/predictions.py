@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.data.lines import parse_json, read_lines
+from phrasechain.data.lines import are_numbers, number_array, parse_boxes, parse_json, read_lines
 from phrasechain.errors import DataError
 from phrasechain.files import write_output
-from phrasechain.schema import COORDINATE_LIMIT, NAME_LIMIT, Box
+from phrasechain.schema import NAME_LIMIT, Box
 
 PLACE_LIMIT = 1_000_000  # of a caption in its image and of a sign in its caption
 TOP_REGIONS = 10  # what R@1, R@5 and R@10 need
@@ -82,7 +81,7 @@ def _prediction(record: Any, line: int) -> Prediction:
     regions = record.get("regions", [])
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
         raise DataError('"regions" is not a list of objects with "box" and "probability"')
-    boxes = _boxes([record.get("box"), *(region.get("box") for region in regions)])  # (1 + R, 4)
+    boxes = parse_boxes([record.get("box"), *(region.get("box") for region in regions)])  # (1 + R, 4)
     x0, y0, x1, y1 = boxes[0].tolist()
     probabilities = _probabilities([region.get("probability") for region in regions])
     return Prediction(image, caption, start, end, (x0, y0, x1, y1), boxes[1:], probabilities, line)
@@ -95,38 +94,12 @@ def _whole(record: dict[str, Any], key: str) -> int:
     return value
 
 
-def _boxes(values: list[Any]) -> NDArray[np.float64]:
-    if not all(isinstance(value, list) and len(value) == 4 for value in values) or not _are_numbers(
-        chain.from_iterable(values)
-    ):
-        raise DataError('a "box" is not [x0, y0, x1, y1], four numbers')
-    boxes = _array(values)
-    if not (np.abs(boxes) <= COORDINATE_LIMIT).all():
-        raise DataError(f"a box does not lie within ±{COORDINATE_LIMIT:,} pixels")
-    ordered = (boxes[:, :2] <= boxes[:, 2:]).all(1)
-    if not ordered.all():
-        wrong = values[int(ordered.argmin())]
-        raise DataError(f"the box {wrong} ends before it starts: x0 ≤ x1 and y0 ≤ y1 in [x0, y0, x1, y1]")
-    return boxes
-
-
 def _probabilities(values: list[Any]) -> NDArray[np.float64]:
-    if not _are_numbers(values):
+    if not are_numbers(values):
         raise DataError('a "probability" is not a number')
-    probabilities = _array(values)
+    probabilities = number_array(values)
     if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise DataError('a "probability" is not between 0 and 1')
     if (probabilities[1:] > probabilities[:-1]).any():
         raise DataError('"regions" are not in the order of falling probability; sort them, the best first')
     return probabilities
-
-
-def _are_numbers(values: Iterable[Any]) -> bool:
-    return set(map(type, values)) <= {int, float}
-
-
-def _array(values: list[Any]) -> NDArray[np.float64]:
-    try:
-        return np.array(values, dtype=np.float64)
-    except OverflowError:
-        raise DataError("a number has too many digits") from None

@@ -24,13 +24,14 @@ def roi_align(maps: Tensor, boxes: Tensor, cells: int) -> Tensor:
 
 
 def sampling_weights(start: Tensor, end: Tensor, cells: int, size: int) -> Tensor:
-    """How much each of the ``size`` positions of an axis adds to each cell of [start, end): (...) to (..., cells, size).
+    """How much each of the ``size`` positions of an axis adds to each cell of [start, end).
 
-    Positions lie at the centres (i + ½) / size; samples beyond the first or the last centre take its value.
+    (...) to (..., cells, size). Positions lie at the centres (i + ½) / size; samples beyond the first or the last
+    centre take its value.
     """
     steps = (torch.arange(cells * SAMPLES, device=start.device, dtype=start.dtype) + 0.5) / (cells * SAMPLES)
     points = start[..., None] + (end - start)[..., None] * steps  # (..., cells · SAMPLES)
     points = (points * size - 0.5).clamp(0, size - 1)
     centres = torch.arange(size, device=start.device, dtype=start.dtype)
     weights = (1 - (points[..., None] - centres).abs()).clamp_min(0)  # (..., cells · SAMPLES, size)
-    return weights.unflatten(-2, (cells, SAMPLES)).mean(-2)
+    return weights.view(*start.shape, cells, SAMPLES, size).mean(-2)

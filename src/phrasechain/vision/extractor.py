@@ -57,8 +57,7 @@ class RegionExtractor:
         """
         sides = torch.tensor([photo.width, photo.height] * 2, dtype=torch.float32)
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
-        pixels = torch.from_numpy(photo.pixels)[None].permute(0, 3, 1, 2)  # (1, 3, S, S), channels last
-        maps, dense = self._look(pixels.float().div_(127.5).sub_(1))
+        maps, dense = self._look(as_input(photo.pixels[None]))
         chosen = select(dense, count) if given is None else given
         described = self._describe(maps, chosen[None])
         return Regions(
@@ -69,6 +68,11 @@ class RegionExtractor:
             features=described.features[0].half().numpy(),
             objectness=described.quality[0].sigmoid().numpy(),
         )
+
+
+def as_input(pixels: NDArray[np.uint8]) -> Tensor:
+    """Pixels (B, S, S, 3) as what the network takes: (B, 3, S, S) in [-1, 1], channels last in memory."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
 def select(dense: Dense, count: int) -> Tensor:

@@ -40,8 +40,8 @@ class Block(nn.Module):
         self.adds = stride == 1 and width == out
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x if self.expand is None else relu6(self.expand(x))
-        y = self.project(relu6(self.filter(y)))
+        inner = x if self.expand is None else relu6(self.expand(x))
+        y: Tensor = self.project(relu6(self.filter(inner)))
         return x + y if self.adds else y
 
 
@@ -80,27 +80,29 @@ def relu6(x: Tensor) -> Tensor:
     return F.relu6(x, inplace=not torch.is_grad_enabled())
 
 
+def fold(weights: Mapping[str, Tensor], conv: str, norm: str) -> dict[str, Tensor]:
+    """A convolution and the batch norm after it as one convolution: its weight and bias."""
+    scale = weights[norm + ".weight"] / (weights[norm + ".running_var"] + _EPSILON).sqrt()
+    return {
+        "weight": weights[conv + ".weight"] * scale[:, None, None, None],
+        "bias": weights[norm + ".bias"] - weights[norm + ".running_mean"] * scale,
+    }
+
+
 def fold_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The published ImageNet weights as a state of :class:`Trunk`: each batch norm folded into its convolution."""
-    state: dict[str, Tensor] = {}
-
-    def fold(target: str, conv: str, norm: str) -> None:
-        scale = weights[norm + ".weight"] / (weights[norm + ".running_var"] + _EPSILON).sqrt()
-        state[target + ".weight"] = weights[conv + ".weight"] * scale[:, None, None, None]
-        state[target + ".bias"] = weights[norm + ".bias"] - weights[norm + ".running_mean"] * scale
-
-    fold("stem", "_conv_stem", "_bn0")
+    """The published ImageNet weights as a state of :class:`Trunk`."""
+    parts = {"stem": fold(weights, "_conv_stem", "_bn0")}
     number = 0
     for stage, (count, _, _, expansion, _) in enumerate(STAGES):
         part, index = _home(stage)
         for position in range(count):
             ours, theirs = f"{part}.{index}.{position}", f"_blocks.{number}"
             if expansion > 1:
-                fold(f"{ours}.expand", f"{theirs}._expand_conv", f"{theirs}._bn0")
-            fold(f"{ours}.filter", f"{theirs}._depthwise_conv", f"{theirs}._bn1")
-            fold(f"{ours}.project", f"{theirs}._project_conv", f"{theirs}._bn2")
+                parts[f"{ours}.expand"] = fold(weights, f"{theirs}._expand_conv", f"{theirs}._bn0")
+            parts[f"{ours}.filter"] = fold(weights, f"{theirs}._depthwise_conv", f"{theirs}._bn1")
+            parts[f"{ours}.project"] = fold(weights, f"{theirs}._project_conv", f"{theirs}._bn2")
             number += 1
-    return state
+    return {f"{part}.{name}": tensor for part, pair in parts.items() for name, tensor in pair.items()}
 
 
 def _home(stage: int) -> tuple[str, int]:

@@ -1,0 +1,336 @@
+"""Training the region network: one command from photos and captions to the weights in the package.
+
+A run folder holds ``config.json``, ``metrics.jsonl``, ``curves.png``, ``checkpoint.safetensors`` for going on, and
+``regions.safetensors``, the weights. What a step does follows from the seed and its number alone, so that a run that
+was killed goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from phrasechain.boxes import pairwise_iou_xyxy
+from phrasechain.data.coverage import region_hits
+from phrasechain.data.dataset import load_examples
+from phrasechain.data.gold import collect_gold
+from phrasechain.errors import DataError
+from phrasechain.files import read_bounded, write_atomically
+from phrasechain.memory import keep_freed_memory
+from phrasechain.progress import progress_bar
+from phrasechain.schema import Example, Regions
+from phrasechain.vision.anchors import cluster_sides
+from phrasechain.vision.augment import random_view
+from phrasechain.vision.extractor import RegionExtractor, as_input
+from phrasechain.vision.network import RegionNetwork
+from phrasechain.vision.pixels import read_photo, read_rgb
+from phrasechain.vision.region_losses import NEAR
+from phrasechain.vision.teacher import WEIGHTS, LessonBatch, Teacher, stack_lessons
+from phrasechain.vision.weights import save_network
+from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, read_lesson
+
+LEVELS = 2
+CHECKPOINT = "checkpoint.safetensors"
+_AHEAD = 3  # batches that are decoded before they are needed
+_WARM_UP, _LAST_RATE = 0.05, 0.01
+_CLIP = 10.0
+_CONFIG_LIMIT = 1 << 20
+_WATCHED = 250  # photos of dev that are scored after each epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that a run depends on, besides the data and the weights that it starts from."""
+
+    dimension: int = 256
+    size: int = 384
+    anchors: int = 9  # for each of the two maps
+    epochs: int = 10
+    batch: int = 8
+    rate: float = 7e-4
+    trunk_rate: float = 1.5e-4
+    weight_decay: float = 0.02
+    average: float = 0.999  # how slowly the averaged weights follow
+    frozen_stages: int = 2  # of the trunk, with its first convolution
+    rare_word: int = 5  # words that occur less often are not taught
+    seed: int = 0
+    checkpoint_steps: int = 200
+
+
+class _Run:
+    """The state of a training run, and the files that keep it."""
+
+    def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
+        self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
+        trunk = [weight for weight in teacher.network.trunk.parameters() if weight.requires_grad]
+        known = {id(weight) for weight in teacher.network.trunk.parameters()}
+        heads = [weight for weight in teacher.parameters() if id(weight) not in known]
+        groups = [{"params": trunk, "lr": recipe.trunk_rate}, {"params": heads, "lr": recipe.rate}]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: rate_at(step / steps))
+        self.averaged = {name: weight.detach().clone() for name, weight in teacher.state_dict().items()}
+        self.step = 0
+
+    def learn(self, pixels: Tensor, lessons: LessonBatch) -> dict[str, float]:
+        """One step; returns the losses by name."""
+        torch.manual_seed(hash((self.recipe.seed, self.step)))
+        losses = self.teacher(pixels, lessons)
+        total = sum(weight * losses[name] for name, weight in WEIGHTS.items())
+        self.optimizer.zero_grad()
+        total.backward()
+        nn.utils.clip_grad_norm_(self.teacher.parameters(), _CLIP)
+        self.optimizer.step()
+        self.schedule.step()
+        self.step += 1
+        follow = min(self.recipe.average, (1 + self.step) / (10 + self.step))
+        for name, weight in self.teacher.state_dict().items():
+            self.averaged[name].lerp_(weight, 1 - follow)
+        return {name: float(loss.detach()) for name, loss in losses.items()}
+
+    def averaged_teacher(self) -> Teacher:
+        """A copy with the averaged weights, for inference."""
+        teacher = copy.deepcopy(self.teacher).eval()
+        teacher.load_state_dict(self.averaged)
+        return teacher
+
+    def save(self) -> None:
+        tensors = {f"weights.{name}": weight for name, weight in self.teacher.state_dict().items()}
+        tensors |= {f"averaged.{name}": weight for name, weight in self.averaged.items()}
+        for number, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
+        data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"step": str(self.step)})
+        write_atomically(self.folder / CHECKPOINT, data)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return
+        try:
+            with safe_open(path, "pt") as file:
+                self.step = int((file.metadata() or {})["step"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            self.teacher.load_state_dict(_part(tensors, "weights."))
+            self.averaged = _part(tensors, "averaged.")
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, value in _part(tensors, "optimizer.").items():
+                number, kind = name.split(".")
+                moments.setdefault(int(number), {})[kind] = value
+            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"{path}: broken checkpoint: {str(error).splitlines()[0]}; remove it to begin anew"
+            ) from None
+        for _ in range(self.step):
+            self.schedule.step()
+
+
+def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = None, limit: int | None = None) -> Path:
+    """Train on the ``fit`` part of the data's train split, watch ``dev``, and write the weights; return their path.
+
+    ``start`` are the published ImageNet weights of EfficientNet-Lite0. A run that is finished is left as it is.
+    """
+    recipe = recipe or Recipe()
+    keep_freed_memory()
+    weights = out / "regions.safetensors"
+    _claim(out, {"data": data.name, "limit": limit, **asdict(recipe)})
+    if weights.exists():
+        return weights
+    fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
+    vocabulary = build_vocabulary(fit, recipe.rare_word)
+    lessons = [read_lesson(example, vocabulary) for example in fit]
+    torch.manual_seed(recipe.seed)
+    teacher = _teacher(lessons, len(vocabulary), start, recipe)
+    per_epoch = max(1, len(fit) // recipe.batch)
+    run = _Run(out, teacher, recipe, recipe.epochs * per_epoch)
+    run.resume()
+    _forget_after(out, run.step)
+    with progress_bar() as bar:
+        shown = bar.add_task("training", total=run.steps, completed=run.step)
+        for pixels, batch in _batches(fit, lessons, vocabulary, recipe, run.step, run.steps):
+            losses = run.learn(pixels, batch)
+            bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
+            _log(out, {"step": run.step, **losses})
+            if run.step % per_epoch == 0:
+                _log(out, {"step": run.step} | score(run.averaged_teacher(), dev[:_WATCHED], vocabulary))
+            if run.step % recipe.checkpoint_steps == 0 or run.step == run.steps:
+                run.save()
+    draw_curves(out)
+    save_network(weights, run.averaged_teacher().network)
+    return weights
+
+
+@torch.inference_mode()
+def score(teacher: Teacher, examples: Sequence[Example], vocabulary: Vocabulary) -> dict[str, float]:
+    """Recall of the regions for phrases of caption 0, and how often a bag of words finds its box, in percent."""
+    extractor = RegionExtractor(teacher.network, "")
+    regions = {
+        example.image: extractor.regions(example.image, read_photo(_path(example), extractor.size))
+        for example in examples
+    }
+    gold = collect_gold(examples, "gold")
+    ranks = region_hits(gold, regions).ranks["merged box"][gold.caption_index == 0]
+    found = {f"recall@{count}": 100 * float((ranks < count).double().mean()) for count in (10, 36, 100)}
+    return found | {"accuracy": 100 * _bag_accuracy(teacher, examples, regions, vocabulary)}
+
+
+def _bag_accuracy(
+    teacher: Teacher, examples: Sequence[Example], regions: Mapping[str, Regions], vocabulary: Vocabulary
+) -> float:
+    right = []
+    for example in examples:
+        batch = stack_lessons([read_lesson(example, vocabulary)], len(vocabulary))
+        sides = torch.tensor([example.width, example.height] * 2)
+        asked = teacher.phrase(batch.phrase_words, batch.phrase_starts)  # (P, D)
+        mine = regions[example.image]
+        best = (asked @ torch.from_numpy(mine.features).float().T).argmax(-1)  # (P,)
+        overlap = pairwise_iou_xyxy(batch.named[0], torch.from_numpy(mine.boxes) / sides)  # (G, K)
+        right.append(overlap[batch.phrase_box, best] >= NEAR)
+    return float(torch.cat(right).double().mean())
+
+
+def rate_at(done: float) -> float:
+    """The learning rate as a share of its peak: up in a straight line, down along a cosine."""
+    if done < _WARM_UP:
+        return max(done, 1e-3) / _WARM_UP
+    rest = (done - _WARM_UP) / (1 - _WARM_UP)
+    return _LAST_RATE + (1 - _LAST_RATE) * (1 + math.cos(math.pi * min(rest, 1.0))) / 2
+
+
+def _teacher(lessons: Sequence[Lesson], vocabulary_size: int, start: Path, recipe: Recipe) -> Teacher:
+    boxes = torch.cat([lesson.boxes for lesson in lessons])
+    if len(boxes) < LEVELS * recipe.anchors:
+        raise DataError(f"{len(boxes)} named boxes are too few to learn from")
+    sides = cluster_sides(boxes[:, 2:] - boxes[:, :2], LEVELS * recipe.anchors).view(LEVELS, recipe.anchors, 2)
+    network = RegionNetwork(recipe.dimension, sides, recipe.size)
+    teacher = Teacher(network, vocabulary_size)
+    teacher.load_published(_read_published(start))
+    network.trunk.stem.requires_grad_(False)
+    network.trunk.early[: recipe.frozen_stages].requires_grad_(False)
+    return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _read_published(path: Path) -> dict[str, Tensor]:
+    try:
+        weights = torch.load(path, weights_only=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except Exception as error:  # torch raises many kinds on files that are not its own
+        raise DataError(f"{path}: not the published weights: {str(error).splitlines()[0]}") from None
+    if not isinstance(weights, dict) or "_conv_stem.weight" not in weights:
+        raise DataError(f"{path}: not the published weights of EfficientNet-Lite0")
+    return weights
+
+
+def _batches(
+    examples: Sequence[Example],
+    lessons: Sequence[Lesson],
+    vocabulary: Vocabulary,
+    recipe: Recipe,
+    first: int,
+    end: int,
+) -> Iterator[tuple[Tensor, LessonBatch]]:
+    """The batches of steps ``first`` to ``end``, decoded ahead by other threads."""
+    per_epoch = max(1, len(examples) // recipe.batch)
+
+    def make(step: int) -> tuple[Tensor, LessonBatch]:
+        epoch, place = divmod(step, per_epoch)
+        order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(examples))
+        chance = np.random.default_rng([recipe.seed, 1, step])
+        views = []
+        for number in order[place * recipe.batch : (place + 1) * recipe.batch]:
+            image = read_rgb(_path(examples[number]))
+            views.append(random_view(image, lessons[number], vocabulary, recipe.size, chance))
+        pixels = as_input(np.stack([view for view, _ in views]))
+        return pixels, stack_lessons([lesson for _, lesson in views], len(vocabulary))
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = [pool.submit(make, step) for step in range(first, min(first + _AHEAD, end))]
+        for step in range(first, end):
+            if step + _AHEAD < end:
+                waiting.append(pool.submit(make, step + _AHEAD))
+            yield waiting.pop(0).result()
+
+
+def _claim(folder: Path, config: dict[str, Any]) -> None:
+    """Make the run folder, or make sure that it is this very run's."""
+    path = folder / "config.json"
+    if path.exists():
+        found = json.loads(read_bounded(path, _CONFIG_LIMIT))
+        other = [key for key in config if found.get(key) != config[key]]
+        if other:
+            raise DataError(f"{folder}: a run with another {', '.join(other)}; choose another folder")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(config, indent=1).encode() + b"\n")
+
+
+def _path(example: Example) -> Path:
+    if example.path is None:
+        raise DataError(f"image {example.image}: there is no photo of it")
+    return example.path
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _log(folder: Path, line: dict[str, float]) -> None:
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of ``metrics.jsonl``; one that a kill cut short is left out."""
+    path = folder / "metrics.jsonl"
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
+
+
+def _forget_after(folder: Path, step: int) -> None:
+    """Drop what was noted after the checkpoint that the run goes on from."""
+    kept = [json.dumps(line) + "\n" for line in read_metrics(folder) if line["step"] <= step]
+    write_atomically(folder / "metrics.jsonl", "".join(kept).encode())
+
+
+def draw_curves(folder: Path) -> None:
+    """The losses, averaged over 50 steps, and the scores on dev, as ``curves.png``."""
+    from matplotlib.figure import Figure
+
+    lines = read_metrics(folder)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    steps = [line for line in lines if "score" in line]
+    window = min(50, len(steps))
+    for name in WEIGHTS:
+        smooth = np.convolve([WEIGHTS[name] * line[name] for line in steps], np.ones(window) / window, "valid")
+        left.plot([line["step"] for line in steps[window - 1 :]], smooth, label=name)
+    scored = [line for line in lines if "accuracy" in line]
+    for name in ("recall@10", "recall@36", "recall@100", "accuracy"):
+        right.plot([line["step"] for line in scored], [line[name] for line in scored], marker=".", label=name)
+    left.set(xlabel="step", ylabel="weighted loss, fit", yscale="log")
+    right.set(xlabel="step", ylabel="percent of phrases, dev")
+    for axes in (left, right):
+        axes.legend()
+        axes.grid(alpha=0.3)
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_atomically(folder / "curves.png", picture.getvalue())
