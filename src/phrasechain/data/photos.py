@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 from zlib import crc32
 
 from phrasechain.data.dataset import open_dataset
@@ -20,7 +20,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shard:
     """One of ``count`` parts of a list of images, numbered from 1."""
 
     number: int

@@ -14,11 +14,11 @@ from phrasechain.boxes import clip_xyxy
 from phrasechain.data.shard import StoreInfo
 from phrasechain.errors import DataError
 from phrasechain.schema import Regions
-from phrasechain.vision.network import Dense
+from phrasechain.vision.network import Dense, RegionNetwork
 from phrasechain.vision.nms import first_kept
 from phrasechain.vision.pixels import Photo
 from phrasechain.vision.runtime import load_runtime
-from phrasechain.vision.weights import Loaded, load_network
+from phrasechain.vision.weights import load_network
 
 REGIONS = 100
 OVERLAP = 0.5  # above which two proposals are the same
@@ -32,20 +32,21 @@ class RegionExtractor:
     on its neighbours. Several threads may share one extractor.
     """
 
-    def __init__(self, loaded: Loaded, runtime: str = "torch") -> None:
-        self.size = loaded.network.size  # the side of the square that photos are squashed to
+    def __init__(self, network: RegionNetwork, weights_sha256: str, runtime: str = "torch") -> None:
+        self.size = network.size  # the side of the square that photos are squashed to
         self.info = StoreInfo(  # what a store of these regions says about itself
-            dimension=loaded.network.dimension,
+            dimension=network.dimension,
             extractor="phrasechain",
-            weights_sha256=loaded.sha256,
+            weights_sha256=weights_sha256,
             has_objectness=True,
         )
-        self._look, self._describe = load_runtime(runtime, loaded)
+        self._look, self._describe = load_runtime(runtime, network, weights_sha256)
 
     @classmethod
     def from_pretrained(cls, path: Path | None = None, runtime: str = "torch") -> Self:
         """The embedded network, or the one in a file that ``phrasechain train-regions`` wrote."""
-        return cls(load_network(path), runtime)
+        loaded = load_network(path)
+        return cls(loaded.network, loaded.sha256, runtime)
 
     @torch.inference_mode()
     def regions(

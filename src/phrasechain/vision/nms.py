@@ -31,7 +31,8 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
 def first_kept(boxes: Tensor, threshold: float, count: int) -> Tensor:
     """The places of the first ``count`` boxes that :func:`suppress` keeps of (N, 4), without a look at those behind."""
     kept = torch.empty(0, dtype=torch.long, device=boxes.device)
-    for block in torch.arange(len(boxes), device=boxes.device).split(_BLOCK):
+    for start in range(0, len(boxes), _BLOCK):
+        block = torch.arange(start, min(start + _BLOCK, len(boxes)), device=boxes.device)
         overlaps = pairwise_iou_xyxy(boxes[block], boxes[kept]) > threshold
         fresh = block[~overlaps.any(1)]
         kept = torch.cat((kept, fresh[suppress(boxes[fresh], threshold)]))

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.files import cache_folder, write_atomically
 from phrasechain.vision.network import Dense, Described, Maps, RegionNetwork
-from phrasechain.vision.weights import Loaded
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -39,21 +38,21 @@ class Runtime(NamedTuple):
     describe: Callable[[Maps, Tensor], Described]  # boxes (1, K, 4)
 
 
-def load_runtime(name: str, loaded: Loaded) -> Runtime:
-    """The runtime of this name, for a network."""
+def load_runtime(name: str, network: RegionNetwork, weights_sha256: str) -> Runtime:
+    """The runtime of this name for a network whose weights have this hash."""
     if name not in RUNTIMES:
         raise DataError(unknown_name("runtime", name, RUNTIMES))
-    return RUNTIMES[name](loaded)
+    return RUNTIMES[name](network, weights_sha256)
 
 
-def torch_runtime(loaded: Loaded) -> Runtime:
+def torch_runtime(network: RegionNetwork, _: str) -> Runtime:
     """The network itself."""
-    return Runtime(loaded.network, loaded.network.describe)
+    return Runtime(network, network.describe)
 
 
-def onnx_runtime(loaded: Loaded) -> Runtime:
+def onnx_runtime(network: RegionNetwork, weights_sha256: str) -> Runtime:
     """ONNX Runtime, one thread for each call: call it from several threads to use several cores."""
-    look, describe = _sessions(loaded)
+    look, describe = _sessions(network, weights_sha256)
 
     def run_look(pixels: Tensor) -> tuple[Maps, Dense]:
         found = _run(look, pixels)
@@ -65,7 +64,7 @@ def onnx_runtime(loaded: Loaded) -> Runtime:
     return Runtime(run_look, run_describe)
 
 
-RUNTIMES: dict[str, Callable[[Loaded], Runtime]] = {"torch": torch_runtime, "onnx": onnx_runtime}
+RUNTIMES: dict[str, Callable[[RegionNetwork, str], Runtime]] = {"torch": torch_runtime, "onnx": onnx_runtime}
 
 
 def _run(session: InferenceSession, *inputs: Tensor) -> list[Tensor]:
@@ -74,7 +73,7 @@ def _run(session: InferenceSession, *inputs: Tensor) -> list[Tensor]:
     return [torch.from_numpy(value) for value in session.run(None, values)]
 
 
-def _sessions(loaded: Loaded) -> tuple[InferenceSession, InferenceSession]:
+def _sessions(network: RegionNetwork, weights_sha256: str) -> tuple[InferenceSession, InferenceSession]:
     """The two graphs, ready to run: from the cache if it has them whole, else exported."""
     try:
         import onnx  # noqa: F401 - the exporter needs these two
@@ -90,10 +89,10 @@ def _sessions(loaded: Loaded) -> tuple[InferenceSession, InferenceSession]:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     folder = cache_folder() / "regions"
-    paths = [folder / f"{part}-{_cache_key(loaded)}.onnx" for part in ("look", "describe")]
+    paths = [folder / f"{part}-{_cache_key(weights_sha256)}.onnx" for part in ("look", "describe")]
     with suppress(Exception):  # absent, unreadable, or cut by a full disk
         return session(str(paths[0])), session(str(paths[1]))
-    graphs = export_graphs(loaded.network)
+    graphs = export_graphs(network)
     for path, graph in zip(paths, graphs, strict=True):
         with suppress(OSError):  # a folder where nothing can be kept: the next start is as slow as this one
             folder.mkdir(parents=True, exist_ok=True)
@@ -144,8 +143,8 @@ def _silence() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _cache_key(loaded: Loaded) -> str:
-    digest = hashlib.sha256(loaded.sha256.encode())
+def _cache_key(weights_sha256: str) -> str:
+    digest = hashlib.sha256(weights_sha256.encode())
     for package in _EXPORTERS:
         digest.update(f"{package} {version(package)}\n".encode())
     for name in _TRACED:
