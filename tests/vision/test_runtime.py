@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ def network() -> RegionNetwork:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory, network: RegionNetwork) -> Iterator[Path]:
+def cache(tmp_path_factory: pytest.TempPathFactory, network: RegionNetwork) -> Path:
     """A cache that holds the network's graphs: exporting takes seconds, so it is done once."""
     pytest.importorskip("onnxruntime", reason="the extra 'fast' is not installed")
     pytest.importorskip("onnxscript", reason="the extra 'fast' is not installed")
@@ -36,7 +35,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, network: RegionNetwork) -> I
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHRASECHAIN_CACHE", str(folder))
         load_runtime("onnx", network, SHA)
-    yield folder
+    return folder
 
 
 @pytest.fixture
@@ -130,5 +129,5 @@ def test_without_the_extra(network: RegionNetwork, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_runtime(network: RegionNetwork) -> None:
-    with pytest.raises(DataError, match="no runtime named 'onxx'; there are: torch, onnx .did you mean 'onnx'"):
+    with pytest.raises(DataError, match=r"no runtime named 'onxx'; there are: torch, onnx \(did you mean 'onnx'"):
         load_runtime("onxx", network, SHA)
