@@ -58,7 +58,7 @@ def main() -> None:
     loaded = load_network(options.weights)
     extractors = {name: RegionExtractor(loaded.network, loaded.sha256, name) for name in RUNTIMES}
     photo = read_photo(next(iter(photos.values())), loaded.network.size)
-    pixels = as_input(photo.pixels[None])
+    pixels = as_input(torch.from_numpy(photo.pixels)[None])
     print(f"{len(photos)} photos, {usable_cores()} cores, load average {os.getloadavg()[0]:.2f} before")
 
     with torch.inference_mode():

@@ -9,6 +9,7 @@ import sys
 import threading
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -217,6 +218,30 @@ def test_given_boxes(
     assert store["01"].boxes.tolist() == [[0, 0, 48, 32]]
     assert run(monkeypatch, *command) == 2  # these boxes and our own do not mix
     assert "the store has extractor" in capsys.readouterr().err
+
+
+class CornerDetector:
+    """Finds the upper left pixels, and nothing on a photo of one of them."""
+
+    def boxes(self, image: Image.Image, count: int) -> tuple[np.ndarray, np.ndarray]:
+        found = np.array([[0, 0, n + 1, n + 1] for n in range(image.width - 1)][:count], np.float32)
+        return found.reshape(-1, 4), np.ones(len(found), np.float32)
+
+
+def test_boxes_of_a_detector(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, weights: Path
+) -> None:
+    module = ModuleType("phrasechain.vision.detectors")
+    module.load_detector = {"hf:corners": CornerDetector()}.__getitem__  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    write_photo(tmp_path / "p" / "a.png")
+    write_photo(tmp_path / "p" / "b.png", size=(1, 1))
+    command = ("extract", tmp_path / "p", "--out", tmp_path / "s", "--weights", weights, "--regions", "3")
+    assert run(monkeypatch, *command, "--proposals", "hf:corners") == 1
+    assert "b.png: hf:corners finds nothing on it" in capsys.readouterr().err
+    store = FeatureStore.open(tmp_path / "s")
+    assert store.info.extractor == "phrasechain, boxes of hf:corners"
+    np.testing.assert_allclose(store["a"].boxes, [[0, 0, n, n] for n in (1, 2, 3)], atol=1e-4)
 
 
 EVERY_PHOTO_A_SHARD = "from phrasechain import cli, extract; extract.FLUSH_SECONDS = 0; cli.main()"

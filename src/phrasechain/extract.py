@@ -153,6 +153,8 @@ def detected_boxes(name: str, count: int) -> BoxSource:
 
     def boxes(image: str, path: Path) -> NDArray[np.floating]:
         found, _ = detector.boxes(read_rgb(path), count)
+        if not len(found):
+            raise DataError(f"{path}: {name} finds nothing on it")
         return found
 
     return BoxSource(name, boxes)

@@ -57,7 +57,7 @@ def stored_graphs(folder: Path) -> tuple[bytes, bytes]:
 
 def assert_equal(ours: Runtime, theirs: Runtime, seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
-    pixels = as_input(rng.integers(0, 256, (1, SIZE, SIZE, 3), dtype=np.uint8))
+    pixels = as_input(torch.from_numpy(rng.integers(0, 256, (1, SIZE, SIZE, 3), dtype=np.uint8)))
     corners = torch.from_numpy(rng.uniform(0, 1, (1, count, 2, 2)).astype(np.float32)).sort(-2).values
     boxes = corners.flatten(2)  # (1, K, 4)
     with torch.inference_mode():

@@ -58,7 +58,7 @@ class RegionExtractor:
         """
         sides = torch.tensor([photo.width, photo.height] * 2, dtype=torch.float32)
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
-        maps, dense = self._look(as_input(photo.pixels[None]))
+        maps, dense = self._look(as_input(torch.from_numpy(photo.pixels)[None]))
         chosen = select(dense, count) if given is None else given
         described = self._describe(maps, chosen[None])
         return Regions(
@@ -71,9 +71,9 @@ class RegionExtractor:
         )
 
 
-def as_input(pixels: NDArray[np.uint8]) -> Tensor:
-    """Pixels (B, S, S, 3) as what the network takes: (B, 3, S, S) in [-1, 1], channels last in memory."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+def as_input(pixels: Tensor) -> Tensor:
+    """Pixels (B, S, S, 3) uint8 as what the network takes: (B, 3, S, S) in [-1, 1], channels last in memory."""
+    return pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
 def select(dense: Dense, count: int) -> Tensor:
