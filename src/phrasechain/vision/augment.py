@@ -50,7 +50,7 @@ def random_window(chance: np.random.Generator) -> tuple[float, float, float, flo
 def crop(lesson: Lesson, window: tuple[float, float, float, float]) -> Lesson:
     """The lesson of a part of the photo; boxes that it cuts too much are forgotten, with their phrases."""
     x0, y0, x1, y1 = window
-    corner, sides = torch.tensor([x0, y0] * 2), torch.tensor([x1 - x0, y1 - y0] * 2)
+    corner, sides = torch.tensor([x0, y0] * 2).float(), torch.tensor([x1 - x0, y1 - y0] * 2).float()
     moved = (lesson.boxes - corner) / sides
     cut = moved.clamp(0, 1)
     kept = area_xyxy(cut) >= _KEPT * area_xyxy(moved)  # (G,)

@@ -77,7 +77,7 @@ class ProposalHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, WIDTH, S, S) to (B, S²·anchors, 5)."""
         said: Tensor = self.say(F.relu(self.look(x)))
-        return said.permute(0, 2, 3, 1).reshape(len(x), -1, 5)
+        return said.permute(0, 2, 3, 1).reshape(x.shape[0], -1, 5)
 
 
 class RegionHead(nn.Module):

@@ -16,16 +16,25 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
     A box goes when an earlier one that stays overlaps it by more than ``threshold``. The earliest boxes are decided
     at once and each round decides at least one more, so that the rounds end at the greedy answer; few are needed.
     """
-    N = boxes.shape[-2]
     overlaps = iou_xyxy(boxes[..., :, None, :], boxes[..., None, :, :]) > threshold  # (..., N, N)
-    earlier = overlaps.tril(-1).to(torch.float32)  # row i: the boxes before i that overlap it
-    kept = torch.ones(boxes.shape[:-1], dtype=torch.float32, device=boxes.device)
-    for _ in range(N):
-        after = ((earlier @ kept[..., None])[..., 0] == 0).to(torch.float32)
-        if torch.equal(after, kept):
-            break
-        kept = after
-    return kept > 0
+    earlier = overlaps.tril(-1).to(boxes.dtype)  # row i: the boxes before i that overlap it
+    everything = torch.ones_like(boxes[..., 0])
+
+    def next_round(before: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        return kept.clone(), ((earlier @ kept[..., None])[..., 0] == 0).to(boxes.dtype)
+
+    def is_open(before: Tensor, kept: Tensor) -> Tensor:
+        return (before != kept).any()
+
+    state = next_round(everything, everything)
+    if torch.compiler.is_exporting():  # a loop that the graph can hold
+        from torch._higher_order_ops import while_loop
+
+        state = while_loop(is_open, next_round, state)  # type: ignore[no-untyped-call]
+    else:
+        while is_open(*state):
+            state = next_round(*state)
+    return state[1] > 0
 
 
 def first_kept(boxes: Tensor, threshold: float, count: int) -> Tensor:

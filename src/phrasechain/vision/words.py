@@ -14,53 +14,11 @@ from phrasechain.boxes import union_xyxy
 from phrasechain.schema import Example, Phrase
 
 #: Words that say nothing about what a region looks like.
-_EMPTY = frozenset(
-    {
-        "a",
-        "an",
-        "the",
-        "of",
-        "in",
-        "on",
-        "at",
-        "to",
-        "with",
-        "and",
-        "or",
-        "for",
-        "from",
-        "by",
-        "his",
-        "her",
-        "its",
-        "their",
-        "it",
-        "he",
-        "she",
-        "they",
-        "them",
-        "him",
-        "is",
-        "are",
-        "be",
-        "this",
-        "that",
-        "these",
-        "those",
-        "some",
-        "any",
-        "each",
-        "other",
-        "another",
-        "'s",
-        "'",
-        '"',
-        ",",
-        ".",
-        "-",
-        "one",
-    }
+_EMPTY_WORDS = (
+    "a an the of in on at to with and or for from by his her its their it he she they them him is are be this that "
+    "these those some any each other another 's ' \" , . - one"
 )
+_EMPTY = frozenset(_EMPTY_WORDS.split())
 _MIRRORED = {"left": "right", "right": "left"}
 
 

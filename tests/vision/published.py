@@ -1,0 +1,70 @@
+"""Random weights under the names of the published EfficientNet-Lite0, and the published network computed from them."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+EPSILON = 1e-3
+#: (in, out, kernel, stride, expansion) of the sixteen blocks, written out.
+BLOCKS = [
+    (32, 16, 3, 1, 1),
+    (16, 24, 3, 2, 6),
+    (24, 24, 3, 1, 6),
+    (24, 40, 5, 2, 6),
+    (40, 40, 5, 1, 6),
+    (40, 80, 3, 2, 6),
+    (80, 80, 3, 1, 6),
+    (80, 80, 3, 1, 6),
+    (80, 112, 5, 1, 6),
+    (112, 112, 5, 1, 6),
+    (112, 112, 5, 1, 6),
+    (112, 192, 5, 2, 6),
+    (192, 192, 5, 1, 6),
+    (192, 192, 5, 1, 6),
+    (192, 192, 5, 1, 6),
+    (192, 320, 3, 1, 6),
+]
+
+
+def random_weights(seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weights: dict[str, Tensor] = {}
+
+    def layer(conv: str, norm: str, out: int, width: int, kernel: int) -> None:
+        scale = (2 / (width * kernel**2)) ** 0.5
+        weights[f"{conv}.weight"] = torch.randn(out, width, kernel, kernel, generator=generator) * scale
+        weights[f"{norm}.weight"] = 0.5 + torch.rand(out, generator=generator)
+        weights[f"{norm}.bias"] = torch.randn(out, generator=generator) * 0.1
+        weights[f"{norm}.running_mean"] = torch.randn(out, generator=generator) * 0.1
+        weights[f"{norm}.running_var"] = 0.5 + torch.rand(out, generator=generator)
+
+    layer("_conv_stem", "_bn0", 32, 3, 3)
+    for number, (width, out, kernel, _, expansion) in enumerate(BLOCKS):
+        name, inner = f"_blocks.{number}", width * expansion
+        if expansion > 1:
+            layer(f"{name}._expand_conv", f"{name}._bn0", inner, width, 1)
+        layer(f"{name}._depthwise_conv", f"{name}._bn1", inner, 1, kernel)
+        layer(f"{name}._project_conv", f"{name}._bn2", out, inner, 1)
+    layer("_conv_head", "_bn1", 1280, 320, 1)
+    return weights
+
+
+def run_published(weights: dict[str, Tensor], pixels: Tensor) -> list[Tensor]:
+    """The output of each block, with batch norms as they were trained."""
+
+    def layer(x: Tensor, conv: str, norm: str, stride: int = 1, groups: int = 1) -> Tensor:
+        weight = weights[f"{conv}.weight"]
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2, groups=groups)
+        moments = weights[f"{norm}.running_mean"], weights[f"{norm}.running_var"]
+        return F.batch_norm(x, *moments, weights[f"{norm}.weight"], weights[f"{norm}.bias"], eps=EPSILON)
+
+    x = F.relu6(layer(pixels, "_conv_stem", "_bn0", stride=2))
+    outputs = []
+    for number, (width, out, _, stride, expansion) in enumerate(BLOCKS):
+        name, inner = f"_blocks.{number}", width * expansion
+        y = F.relu6(layer(x, f"{name}._expand_conv", f"{name}._bn0")) if expansion > 1 else x
+        y = F.relu6(layer(y, f"{name}._depthwise_conv", f"{name}._bn1", stride, inner))
+        y = layer(y, f"{name}._project_conv", f"{name}._bn2")
+        x = x + y if stride == 1 and width == out else y
+        outputs.append(x)
+    return outputs
