@@ -223,14 +223,14 @@ def extract(
 
     Run it again to go on after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
     """
-    from phrasechain.data.photos import find_photos, parse_shard
+    from phrasechain.data.photos import find_photos, parse_part
     from phrasechain.extract import detected_boxes, given_boxes
     from phrasechain.extract import extract as run
     from phrasechain.vision.extractor import RegionExtractor
 
     if boxes and proposals:
         raise DataError("--boxes and --proposals both say which boxes: choose one")
-    photos = find_photos(images, limit, parse_shard(shard) if shard else None)
+    photos = find_photos(images, limit, parse_part(shard) if shard else None)
     source = given_boxes(boxes) if boxes else detected_boxes(proposals, regions) if proposals else None
     extractor = RegionExtractor.from_pretrained(weights, runtime)
     report = run(photos, out, extractor, count=regions, source=source, workers=workers)

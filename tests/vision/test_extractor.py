@@ -93,6 +93,11 @@ def test_boxes_that_cannot_be_used_are_refused(extractor: RegionExtractor, boxes
     assert "\n" not in str(caught.value)
 
 
+def test_no_regions_cannot_be_asked_for(extractor: RegionExtractor) -> None:
+    with pytest.raises(DataError, match="count must be 1 or more, not 0"):
+        extractor.regions("a", make_photo(0), count=0)
+
+
 def greedy(boxes: torch.Tensor, threshold: float) -> list[int]:
     kept: list[int] = []
     for place, box in enumerate(boxes):

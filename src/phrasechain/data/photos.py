@@ -21,7 +21,7 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Part:
     """One of ``count`` parts of a list of images, numbered from 1."""
 
     number: int
@@ -32,23 +32,23 @@ class Shard:
         return crc32(image.encode("utf-8", "surrogateescape")) % self.count == self.number - 1
 
 
-def parse_shard(text: str) -> Shard:
+def parse_part(text: str) -> Part:
     """
-    >>> parse_shard("2/8")
-    Shard(number=2, count=8)
+    >>> parse_part("2/8")
+    Part(number=2, count=8)
     """
     match = _SHARD.fullmatch(text)
-    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
-    if not 1 <= shard.number <= shard.count:
+    part = Part(int(match[1]), int(match[2])) if match else Part(0, 0)
+    if not 1 <= part.number <= part.count:
         raise DataError(f"a shard is i/n with i from 1 to n, such as 1/4, not {text!r}")
-    return shard
+    return part
 
 
-def find_photos(sources: Sequence[Path], limit: int | None = None, shard: Shard | None = None) -> dict[str, Path]:
+def find_photos(sources: Sequence[Path], limit: int | None = None, part: Part | None = None) -> dict[str, Path]:
     """The photos that are meant, by image id: a file, those in and below a folder, those of a dataset.
 
     The id is the name without suffix, or what a ``.jsonl`` dataset says. Folders are read in the order of their names.
-    The first ``limit`` photos are taken, and of those the ``shard``.
+    The first ``limit`` photos are taken, and of those the ``part``.
     """
     found: dict[str, Path] = {}
     for source in sources:
@@ -61,7 +61,7 @@ def find_photos(sources: Sequence[Path], limit: int | None = None, shard: Shard 
                 raise DataError(
                     f"{path}: its image id {image!r} is that of {other} too; rename one, or make two stores"
                 )
-    return {image: path for image, path in islice(found.items(), limit) if shard is None or shard.holds(image)}
+    return {image: path for image, path in islice(found.items(), limit) if part is None or part.holds(image)}
 
 
 def _photos_of(source: Path) -> list[tuple[str, Path]]:

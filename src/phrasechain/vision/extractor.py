@@ -56,6 +56,8 @@ class RegionExtractor:
 
         Given boxes are cut at the photo's borders and keep their order and number.
         """
+        if count < 1:
+            raise DataError(f"count must be 1 or more, not {count}")
         sides = torch.tensor([photo.width, photo.height] * 2, dtype=torch.float32)
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
         maps, dense = self._look(as_input(torch.from_numpy(photo.pixels)[None]))
