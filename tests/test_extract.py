@@ -9,13 +9,13 @@ import sys
 import threading
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from phrasechain import cli, extract
+from phrasechain.data.images import image_size
 from phrasechain.data.photos import find_photos
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import merge_stores
@@ -223,17 +223,15 @@ def test_given_boxes(
 class CornerDetector:
     """Finds the upper left pixels, and nothing on a photo of one of them."""
 
-    def boxes(self, image: Image.Image, count: int) -> tuple[np.ndarray, np.ndarray]:
-        found = np.array([[0, 0, n + 1, n + 1] for n in range(image.width - 1)][:count], np.float32)
+    def boxes(self, photo: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
+        found = np.array([[0, 0, n, n] for n in range(1, image_size(photo)[0])][:count], np.float32)
         return found.reshape(-1, 4), np.ones(len(found), np.float32)
 
 
 def test_boxes_of_a_detector(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, weights: Path
 ) -> None:
-    module = ModuleType("phrasechain.vision.detectors")
-    module.load_detector = {"hf:corners": CornerDetector()}.__getitem__  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(extract, "load_detector", {"hf:corners": CornerDetector()}.__getitem__)
     write_photo(tmp_path / "p" / "a.png")
     write_photo(tmp_path / "p" / "b.png", size=(1, 1))
     command = ("extract", tmp_path / "p", "--out", tmp_path / "s", "--weights", weights, "--regions", "3")

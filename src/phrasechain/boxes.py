@@ -32,6 +32,16 @@ def centre_xyxy(boxes: Tensor) -> Tensor:
     return (boxes[..., :2] + boxes[..., 2:]) / 2
 
 
+def cxcywh_to_xyxy(boxes: Tensor) -> Tensor:
+    """Boxes given by centre, width and height by their corners: (..., 4) to (..., 4).
+
+    >>> cxcywh_to_xyxy(torch.tensor([4.0, 5, 2, 6]))
+    tensor([3., 2., 5., 8.])
+    """
+    centres, half = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat([centres - half, centres + half], -1)
+
+
 def iou_xyxy(first: Tensor, second: Tensor) -> Tensor:
     """Intersection over union of box with box, element by element; leading shapes broadcast.
 

@@ -21,7 +21,9 @@ from phrasechain.data.store_writer import StoreWriter
 from phrasechain.errors import DataError
 from phrasechain.progress import track
 from phrasechain.schema import Regions
+from phrasechain.vision.detectors import load_detector
 from phrasechain.vision.extractor import REGIONS, RegionExtractor
+from phrasechain.vision.given_boxes import read_given_boxes
 from phrasechain.vision.pixels import read_photo
 
 FLUSH_SECONDS = 20.0  # a kill loses no more work than this
@@ -131,8 +133,6 @@ def usable_cores() -> int:
 
 def given_boxes(file: Path) -> BoxSource:
     """The boxes of a JSON file, by image id or by the name of the photo."""
-    from phrasechain.vision.given_boxes import read_given_boxes
-
     known = read_given_boxes(file)
 
     def boxes(image: str, path: Path) -> NDArray[np.floating]:
@@ -146,13 +146,10 @@ def given_boxes(file: Path) -> BoxSource:
 
 def detected_boxes(name: str, count: int) -> BoxSource:
     """The ``count`` best boxes of somebody else's detector."""
-    from phrasechain.vision.detectors import load_detector
-    from phrasechain.vision.pixels import read_rgb
-
     detector = load_detector(name)
 
     def boxes(image: str, path: Path) -> NDArray[np.floating]:
-        found, _ = detector.boxes(read_rgb(path), count)
+        found, _ = detector.boxes(path, count)
         if not len(found):
             raise DataError(f"{path}: {name} finds nothing on it")
         return found

@@ -12,7 +12,7 @@ from PIL import Image
 
 from phrasechain.data.images import without_remarks
 from phrasechain.errors import DataError
-from phrasechain.vision.pixels import read_rgb, read_photo
+from phrasechain.vision.pixels import read_photo, read_rgb
 
 UPRIGHT = np.array(  # (2, 3, 3): nothing about it is symmetric
     [[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[0, 0, 0], [255, 255, 255], [255, 255, 0]]], np.uint8

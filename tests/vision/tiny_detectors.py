@@ -1,6 +1,5 @@
 """Tiny, randomly initialised detectors of each Hugging Face family, saved as their authors would."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,17 @@ import torch
 WORDS = ("dog", "ball", "red", "man")
 
 
-def _resnet() -> Any:
+def _resnet(*stages: str) -> Any:
     from transformers import ResNetConfig
 
-    return ResNetConfig(
-        embedding_size=4, hidden_sizes=[4, 8, 8, 16], depths=[1, 1, 1, 1], out_features=["stage2", "stage3", "stage4"]
-    )
+    return ResNetConfig(embedding_size=4, hidden_sizes=[4, 8, 8, 16], depths=[1, 1, 1, 1], out_features=list(stages))
 
 
 def _encoder_decoder() -> dict[str, Any]:
     return {
-        "d_model": 16,
+        "d_model": 32,
         "encoder_layers": 1,
-        "decoder_layers": 1,
+        "decoder_layers": 2,
         "encoder_attention_heads": 2,
         "decoder_attention_heads": 2,
         "encoder_ffn_dim": 16,
@@ -32,23 +29,17 @@ def _encoder_decoder() -> dict[str, Any]:
     }
 
 
-def _detr_backbone() -> Any:
-    from transformers import ResNetConfig
-
-    return ResNetConfig(embedding_size=4, hidden_sizes=[4, 8, 8, 16], depths=[1, 1, 1, 1], out_features=["stage4"])
-
-
 def _detr() -> tuple[Any, Any]:
     from transformers import DetrConfig, DetrForObjectDetection, DetrImageProcessorPil
 
-    config = DetrConfig(use_timm_backbone=False, backbone_config=_detr_backbone(), **_encoder_decoder())
+    config = DetrConfig(use_timm_backbone=False, backbone_config=_resnet("stage4"), **_encoder_decoder())
     return DetrForObjectDetection(config), DetrImageProcessorPil(size={"shortest_edge": 40, "longest_edge": 60})
 
 
 def _conditional_detr() -> tuple[Any, Any]:
     from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ConditionalDetrImageProcessorPil
 
-    config = ConditionalDetrConfig(use_timm_backbone=False, backbone_config=_detr_backbone(), **_encoder_decoder())
+    config = ConditionalDetrConfig(use_timm_backbone=False, backbone_config=_resnet("stage4"), **_encoder_decoder())
     model = ConditionalDetrForObjectDetection(config)
     return model, ConditionalDetrImageProcessorPil(size={"shortest_edge": 40, "longest_edge": 60})
 
@@ -57,7 +48,10 @@ def _deformable_detr() -> tuple[Any, Any]:
     from transformers import DeformableDetrConfig, DeformableDetrForObjectDetection, DeformableDetrImageProcessorPil
 
     config = DeformableDetrConfig(
-        use_timm_backbone=False, backbone_config=_resnet(), num_feature_levels=3, **_encoder_decoder()
+        use_timm_backbone=False,
+        backbone_config=_resnet("stage2", "stage3", "stage4"),
+        num_feature_levels=3,
+        **_encoder_decoder(),
     )
     model = DeformableDetrForObjectDetection(config)
     return model, DeformableDetrImageProcessorPil(size={"shortest_edge": 40, "longest_edge": 60})
@@ -100,10 +94,11 @@ def _yolos() -> tuple[Any, Any]:
         num_attention_heads=2,
         intermediate_size=16,
         image_size=[48, 64],
+        patch_size=4,
         num_detection_tokens=12,
         num_labels=5,
     )
-    return YolosForObjectDetection(config), YolosImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 64})
+    return YolosForObjectDetection(config), YolosImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 256})
 
 
 def _clip_tokenizer() -> Any:
@@ -111,7 +106,9 @@ def _clip_tokenizer() -> Any:
 
     letters = sorted(set("".join(WORDS)))
     pieces = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>", "!"]
-    return CLIPTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, merges=[], model_max_length=8, pad_token="!")
+    return CLIPTokenizer(
+        vocab={piece: n for n, piece in enumerate(pieces)}, merges=[], model_max_length=8, pad_token="!"
+    )
 
 
 def _owl(name: str) -> tuple[Any, ...]:
@@ -119,7 +116,7 @@ def _owl(name: str) -> tuple[Any, ...]:
 
     text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = getattr(transformers, f"{name}Config")(
-        text_config={**text, "vocab_size": 64, "max_position_embeddings": 8},
+        text_config={**text, "vocab_size": 64, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2},
         vision_config={**text, "image_size": 32, "patch_size": 8},
         projection_dim=16,
     )
@@ -150,10 +147,10 @@ def _grounding_dino() -> tuple[Any, ...]:
             vocab_size=len(pieces), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
             max_position_embeddings=64,
         ),
-        d_model=16, encoder_layers=1, encoder_ffn_dim=16, encoder_attention_heads=2, decoder_layers=1,
+        d_model=32, encoder_layers=1, encoder_ffn_dim=16, encoder_attention_heads=2, decoder_layers=2,
         decoder_ffn_dim=16, decoder_attention_heads=2, num_queries=12, num_feature_levels=4, max_text_len=32,
     )  # fmt: skip
-    images = GroundingDinoImageProcessorPil(size={"shortest_edge": 40, "longest_edge": 60})
+    images = GroundingDinoImageProcessorPil(size={"shortest_edge": 80, "longest_edge": 120})
     return GroundingDinoForObjectDetection(config), GroundingDinoProcessor(images, tokenizer)
 
 
@@ -167,6 +164,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "owlv2": lambda: _owl("Owlv2"),
     "grounding_dino": _grounding_dino,
 }
+SPREAD = {"detr": 0.5}  # how far weights are from where they begin
 QUERIED = {"owlvit", "owlv2", "grounding_dino"}
 
 
@@ -175,6 +173,8 @@ def save_detector(family: str, folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model, processor = FAMILIES[family]()
+        for weight in model.parameters():  # untrained detectors give the same box again and again
+            weight.data += SPREAD.get(family, 0.3) * torch.randn(weight.shape)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
