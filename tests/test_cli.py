@@ -26,7 +26,10 @@ def status(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> object:
     return end.value.code or 0
 
 
-@pytest.mark.parametrize("command", [["check"], ["evaluate", "--data", "."], ["import-features", "--out", "store"]])
+@pytest.mark.parametrize(
+    "command",
+    [["check"], ["evaluate", "--data", "."], ["import-features", "--out", "store"], ["extract", "--out", "store"]],
+)
 def test_what_the_system_refuses_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
@@ -71,7 +74,7 @@ def test_version() -> None:
     assert run("--version").stdout == f"phrasechain {phrasechain.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["evaluate", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["evaluate", "--help"], ["extract", "--help"]])
 def test_help_does_not_load_torch(arguments: list[str]) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from phrasechain.cli import app\n"

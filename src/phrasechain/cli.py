@@ -140,25 +140,34 @@ def import_features(
 
     Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
     """
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from phrasechain.data.features import import_features as run
 
     report = run(
         files, out, format=format, dtype=dtype, ids=ids or (), on_error=on_error, limit=limit, extractor=extractor
     )
-    table = Table("images", "count", title=escape(printable(str(out))))
+    counts = {
+        "written": report.written,
+        "already there": report.already_there,
+        "met again (first kept)": report.duplicates,
+        "broken, skipped": report.skipped,
+    }
+    _print_counts("images", out, counts, report.problems)
+
+
+def _print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:
+    """Say what went into a store, and on stderr what did not; if there is such, end with status 1."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(what, "count", title=escape(printable(str(out))))
     table.columns[1].justify = "right"
-    table.add_row("written", f"{report.written:,}")
-    table.add_row("already there", f"{report.already_there:,}")
-    table.add_row("met again (first kept)", f"{report.duplicates:,}")
-    table.add_row("broken, skipped", f"{report.skipped:,}")
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}")
     print_table(table, Console())
-    for problem in report.problems:
+    for problem in skipped:
         typer.echo(f"skipped {printable(problem)}", err=True)
-    if report.skipped:
+    if skipped:
         raise typer.Exit(1)
 
 
@@ -187,6 +196,57 @@ def train_regions(
     recipe = Recipe(dimension=dimension, size=size, anchors=anchors, epochs=epochs, seed=seed)
     weights = run(data, out, start or published_weights(), recipe, limit)
     typer.echo(printable(str(weights)))
+
+
+@app.command()
+def extract(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES…", help="Photos, folders of photos, or datasets.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    regions: Annotated[int, typer.Option(min=1, max=1000, help="The most regions of a photo.")] = 100,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="i/n", help="Only part i of n, such as 1/4; see merge-stores.")
+    ] = None,
+    boxes: Annotated[Path | None, typer.Option(metavar="FILE", help="Features of the boxes in this JSON file.")] = None,
+    proposals: Annotated[
+        str | None, typer.Option(metavar="hf:MODEL", help="Features of the boxes that this detector finds.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another region network than the embedded one.")
+    ] = None,
+    runtime: Annotated[str, typer.Option(help="torch, or onnx (faster, needs the extra 'fast').")] = "torch",
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Photos worked on at once [one for each core].")
+    ] = None,
+) -> None:
+    """Find the regions of photos and describe them: boxes and features into a store.
+
+    Run it again to go on after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
+    """
+    from phrasechain.data.photos import find_photos, parse_part
+    from phrasechain.extract import detected_boxes, given_boxes
+    from phrasechain.extract import extract as run
+    from phrasechain.vision.extractor import RegionExtractor
+
+    if boxes and proposals:
+        raise DataError("--boxes and --proposals both say which boxes: choose one")
+    photos = find_photos(images, limit, parse_part(shard) if shard else None)
+    source = given_boxes(boxes) if boxes else detected_boxes(proposals, regions) if proposals else None
+    extractor = RegionExtractor.from_pretrained(weights, runtime)
+    report = run(photos, out, extractor, count=regions, source=source, workers=workers)
+    counts = {"written": report.written, "already there": report.already_there, "skipped": len(report.problems)}
+    _print_counts("photos", out, counts, report.problems)
+
+
+@app.command("merge-stores")
+def merge_stores(
+    stores: Annotated[list[Path], typer.Argument(metavar="STORE…", help="Finished stores that share no image.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+) -> None:
+    """Copy the parts that several machines wrote (--shard) into one store."""
+    from phrasechain.data.store_writer import merge_stores as run
+
+    typer.echo(f"{printable(str(out))}: {run(stores, out):,} images")
 
 
 @app.command()

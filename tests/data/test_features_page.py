@@ -1,6 +1,7 @@
 """The examples of docs/features.md are true."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +10,30 @@ from store_helpers import make_regions, write
 
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
+from phrasechain.vision.extractor import RegionExtractor
+from tiny_regions import write_photo, write_weights
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    weights = write_weights(tmp_path / "weights")
+    monkeypatch.setattr(RegionExtractor, "from_pretrained", partial(RegionExtractor.from_pretrained, weights))
+    write_photo(tmp_path / "photo.jpg", size=(30, 20))
     images = [make_regions("1000092795", 4), *(make_regions(str(n), 2) for n in range(20))]
     write(tmp_path / "features", images, StoreInfo(dimension=3), shard_bytes=300)
     monkeypatch.chdir(tmp_path)
-    read, with_numpy, with_safetensors, make = re.findall(
+    read, extract, with_numpy, with_safetensors, make = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
     )
 
     names: dict = {}
     exec(read, names)
     np.testing.assert_array_equal(names["first"], images[0].features.astype(np.float16))
+
+    exec(extract, names)
+    assert (names["regions"].width, names["regions"].height) == (30, 20)
+    assert len(names["regions"].features) == len(names["regions"].objectness) > 10
 
     exec(with_numpy, {})
     lines = capsys.readouterr().out.splitlines()

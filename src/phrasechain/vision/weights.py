@@ -7,17 +7,22 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
+from phrasechain.data.shard import MAX_DIMENSION
 from phrasechain.errors import DataError
 from phrasechain.files import reason, write_atomically
 from phrasechain.vision.network import RegionNetwork
 
 FORMAT = "phrasechain regions 1"
 _LARGEST = 1 << 28  # bytes; the embedded file has 13 million
+_LARGEST_SIDE = 2048  # of the square that photos are squashed to
+_MOST_ANCHORS = 100
 _SIDES = "sides"
 
 
@@ -42,19 +47,34 @@ def load_network(path: Path | None = None) -> Loaded:
     path = Path(str(files("phrasechain.vision") / "regions.safetensors")) if path is None else path
     try:
         if path.stat().st_size > _LARGEST:
-            raise DataError(f"{path}: more than {_LARGEST:,} bytes, so it is no region network")
+            raise DataError(f"more than {_LARGEST:,} bytes, so it is no region network")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
             if about.get("format") != FORMAT:
                 found = about.get("format", "no format at all")
-                raise DataError(f"{path}: not a region network of this version ({found}); it must be {FORMAT!r}")
+                raise DataError(f"not a region network of this version ({found}); it must be {FORMAT!r}")
             tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
-        shape = json.loads(about["shape"])
-        network = RegionNetwork(int(shape["dimension"]), tensors.pop(_SIDES), int(shape["size"]))
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise DataError("broken weights: some are not finite")
+        network = _empty_network(json.loads(about["shape"]), tensors.pop(_SIDES))
         network.load_state_dict(tensors)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise DataError(f"{path}: broken weights: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path}: broken weights: {' '.join(str(error).split())[:200]}") from None
     return Loaded(network.eval().to(memory_format=torch.channels_last), digest)  # type: ignore[call-overload]
+
+
+def _empty_network(shape: Any, sides: Tensor) -> RegionNetwork:
+    """A network of the shape that a file claims, once that is known to fit into the memory."""
+    dimension, size = shape["dimension"], shape["size"]
+    if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
+        raise DataError(f"broken weights: the dimension must be a number from 1 to {MAX_DIMENSION}")
+    if type(size) is not int or not 32 <= size <= _LARGEST_SIDE or size % 32:
+        raise DataError(f"broken weights: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
+    if sides.ndim != 3 or len(sides) != 2 or sides.shape[2] != 2 or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
+        raise DataError(f"broken weights: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
+    return RegionNetwork(dimension, sides, size)

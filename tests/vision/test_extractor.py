@@ -1,0 +1,134 @@
+"""Regions of photos: the same ones always, at most as many as asked for, or the features of given boxes."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phrasechain.boxes import iou_xyxy
+from phrasechain.errors import DataError
+from phrasechain.schema import Regions
+from phrasechain.vision.extractor import OVERLAP, RegionExtractor, select
+from phrasechain.vision.network import Dense
+from phrasechain.vision.nms import first_kept, suppress
+from phrasechain.vision.pixels import Photo
+from tiny_regions import DIMENSION, SIZE, make_network
+
+WIDTH, HEIGHT = 200, 100
+
+
+def make_photo(seed: int) -> Photo:
+    blocks = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return Photo(WIDTH, HEIGHT, np.kron(blocks, np.ones((SIZE // 4, SIZE // 4, 1), np.uint8)))
+
+
+@pytest.fixture(scope="module")
+def extractor() -> RegionExtractor:
+    return RegionExtractor(make_network(), "ab" * 32)
+
+
+def assert_same(one: Regions, other: Regions) -> None:
+    np.testing.assert_array_equal(one.boxes, other.boxes)
+    np.testing.assert_array_equal(one.features, other.features)
+    np.testing.assert_array_equal(one.objectness, other.objectness)
+
+
+def test_photos_do_not_depend_on_each_other(extractor: RegionExtractor) -> None:
+    photos = [make_photo(seed) for seed in range(6)]
+    alone = [extractor.regions("a", photo) for photo in photos]
+    assert not np.array_equal(alone[0].boxes, alone[1].boxes)
+    with ThreadPoolExecutor(3, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)) as pool:
+        together = list(pool.map(lambda photo: extractor.regions("a", photo), reversed(photos)))
+    for one, other in zip(alone, reversed(together), strict=True):
+        assert_same(one, other)
+
+
+def test_what_regions_say(extractor: RegionExtractor) -> None:
+    found = extractor.regions("an id", make_photo(0), count=20)
+    assert (found.image, found.width, found.height, len(found.boxes)) == ("an id", WIDTH, HEIGHT, 20)
+    assert found.features.dtype == np.float16
+    assert found.features.shape[1] == extractor.info.dimension == DIMENSION
+    assert found.features.std(0).min() > 0.01  # regions differ
+    assert (found.boxes >= 0).all()
+    assert (found.boxes <= [WIDTH, HEIGHT, WIDTH, HEIGHT]).all()
+    overlaps = iou_xyxy(torch.from_numpy(found.boxes)[:, None], torch.from_numpy(found.boxes)[None])
+    assert overlaps.triu(1).max() <= OVERLAP + 1e-6
+    assert extractor.info.weights_sha256 == "ab" * 32
+    assert extractor.info.has_objectness
+
+
+def test_fewer_are_the_first_of_more(extractor: RegionExtractor) -> None:
+    many, few = (extractor.regions("a", make_photo(0), count=count) for count in (20, 5))
+    np.testing.assert_array_equal(few.boxes, many.boxes[:5])
+    np.testing.assert_allclose(few.features.astype(float), many.features[:5].astype(float), atol=1e-2)
+
+
+def test_given_boxes_keep_order_and_number(extractor: RegionExtractor) -> None:
+    own = extractor.regions("a", make_photo(0), count=10)
+    given = extractor.regions("a", make_photo(0), count=3, boxes=own.boxes[::-1].astype(np.float64))
+    np.testing.assert_allclose(given.boxes, own.boxes[::-1], atol=1e-4)
+    np.testing.assert_allclose(given.features.astype(float), own.features[::-1].astype(float), atol=2e-2)
+
+
+def test_given_boxes_are_cut_at_the_border(extractor: RegionExtractor) -> None:
+    boxes = np.array([[-50, -50, 20, 20], [0, 0, 20, 20], [500, 500, 600, 600], [7, 7, 7, 7]])
+    found = extractor.regions("a", make_photo(0), boxes=boxes)
+    np.testing.assert_allclose(
+        found.boxes, [[0, 0, 20, 20], [0, 0, 20, 20], [200, 100, 200, 100], [7, 7, 7, 7]], atol=1e-4
+    )
+    np.testing.assert_array_equal(found.features[0], found.features[1])
+    assert np.isfinite(found.features.astype(float)).all()
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [[[1, 2, 3]], [], [1, 2, 3, 4], np.zeros((0, 4)), [["a", "b", "c", "d"]], [[0, 0, np.nan, 1]], [[5, 0, 4, 1]]],
+)
+def test_boxes_that_cannot_be_used_are_refused(extractor: RegionExtractor, boxes: object) -> None:
+    with pytest.raises(DataError, match=r"^image 'a': .*box") as caught:
+        extractor.regions("a", make_photo(0), boxes=np.asarray(boxes))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_regions_cannot_be_asked_for(extractor: RegionExtractor) -> None:
+    with pytest.raises(DataError, match="count must be 1 or more, not 0"):
+        extractor.regions("a", make_photo(0), count=0)
+
+
+def greedy(boxes: torch.Tensor, threshold: float) -> list[int]:
+    kept: list[int] = []
+    for place, box in enumerate(boxes):
+        if all(iou_xyxy(box, boxes[other]) <= threshold for other in kept):
+            kept.append(place)
+    return kept
+
+
+@given(
+    boxes=st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=0, max_size=60),
+    threshold=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    count=st.integers(1, 70),
+    block=st.integers(1, 64),
+)
+def test_suppression_in_blocks_is_greedy(
+    boxes: list[tuple[int, ...]], threshold: float, count: int, block: int
+) -> None:
+    corners = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    ordered = torch.cat(
+        (torch.minimum(corners[:, :2], corners[:, 2:]), torch.maximum(corners[:, :2], corners[:, 2:])), 1
+    )
+    wanted = greedy(ordered, threshold)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("phrasechain.vision.nms._BLOCK", block)
+        assert first_kept(ordered, threshold, count).tolist() == wanted[:count]
+    assert suppress(ordered, threshold).nonzero()[:, 0].tolist() == wanted
+
+
+def test_the_best_of_what_overlaps_is_selected_first() -> None:
+    boxes = torch.tensor([[0.0, 0, 0.5, 0.5], [0.01, 0, 0.5, 0.5], [0.6, 0.6, 1.2, 1.0], [0.0, 0.6, 0.3, 1.0]])
+    dense = Dense(torch.tensor([[1.0, 2.0, 0.0, 3.0]]), boxes[None])
+    wanted = torch.stack((boxes[3], boxes[1], boxes[2].clamp(0, 1)))
+    assert torch.equal(select(dense, 10), wanted)
+    assert torch.equal(select(dense, 2), wanted[:2])
