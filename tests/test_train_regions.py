@@ -21,7 +21,7 @@ from phrasechain.train_regions import CHECKPOINT, Recipe, rate_at, read_metrics,
 sys.path.insert(0, str(Path(__file__).parent / "vision"))
 from published import random_weights
 
-RECIPE = Recipe(dimension=8, size=64, anchors=2, epochs=2, batch=4, rare_word=1, checkpoint_steps=3)
+RECIPE = Recipe(dimension=8, size=64, anchors=2, head_epochs=1, epochs=2, batch=4, rare_word=1, checkpoint_steps=3)
 
 
 @pytest.fixture(scope="module")

@@ -58,10 +58,11 @@ class Recipe:
     dimension: int = 256
     size: int = 384
     anchors: int = 9  # for each of the two maps
-    epochs: int = 8
-    batch: int = 8
-    rate: float = 7e-4
-    trunk_rate: float = 1.5e-4
+    head_epochs: int = 2  # in which the trunk keeps its weights
+    epochs: int = 5  # in all
+    batch: int = 16
+    rate: float = 2e-3
+    trunk_rate: float = 2e-3  # as a share of each weight tensor's size: folded ones differ by a factor of fifty
     weight_decay: float = 0.02
     average: float = 0.999  # how slowly the averaged weights follow
     frozen_stages: int = 3  # of the trunk, with its first convolution
@@ -75,10 +76,16 @@ class _Run:
 
     def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
         self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
-        trunk = [weight for weight in teacher.network.trunk.parameters() if weight.requires_grad]
-        known = {id(weight) for weight in teacher.network.trunk.parameters()}
+        trunk = list(teacher.network.trunk.parameters())
+        known = {id(weight) for weight in trunk}
         heads = [weight for weight in teacher.parameters() if id(weight) not in known]
-        groups = [{"params": trunk, "peak": recipe.trunk_rate}, {"params": heads, "peak": recipe.rate}]
+        self.tuned = [weight for weight in trunk if weight.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": heads, "peak": recipe.rate, "start": 0.0}]
+        for weight in self.tuned:
+            size = float(weight.detach().square().mean().sqrt())
+            groups.append(
+                {"params": [weight], "peak": recipe.trunk_rate * size, "start": recipe.head_epochs / recipe.epochs}
+            )
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
         self.averaged = {name: weight.detach().clone() for name, weight in teacher.state_dict().items()}
         self.step = 0
@@ -87,7 +94,9 @@ class _Run:
         """One step; returns the losses by name."""
         torch.manual_seed(hash((self.recipe.seed, self.step)))
         for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * rate_at(self.step / self.steps)
+            group["lr"] = group["peak"] * rate_at((self.step / self.steps - group["start"]) / (1 - group["start"]))
+        for weight in self.tuned:
+            weight.requires_grad_(self.step >= self.steps * self.recipe.head_epochs // self.recipe.epochs)
         losses = self.teacher(pixels, lessons)
         total = sum(weight * losses[name] for name, weight in WEIGHTS.items())
         self.optimizer.zero_grad()
@@ -211,7 +220,9 @@ def _bag_accuracy(
 
 
 def rate_at(done: float) -> float:
-    """The learning rate as a share of its peak: up in a straight line, down along a cosine."""
+    """The learning rate as a share of its peak: none before the start, up in a straight line, down along a cosine."""
+    if done < 0:
+        return 0.0
     if done < _WARM_UP:
         return max(done, 1e-3) / _WARM_UP
     rest = (done - _WARM_UP) / (1 - _WARM_UP)

@@ -16,7 +16,8 @@ from PIL import Image, ImageEnhance
 from phrasechain.boxes import area_xyxy
 from phrasechain.vision.words import Lesson, Vocabulary, mirror
 
-_SMALLEST_CROP = 0.6  # of a side
+_WHOLE = 2 / 3  # how often a photo is not cropped
+_SMALLEST_CROP = 0.7  # of a side
 _KEPT = 0.7  # the share of a named box that a crop must leave, or the box is forgotten
 _LIGHT = 0.25  # how far brightness and contrast go
 
@@ -39,8 +40,8 @@ def random_view(
 
 
 def random_window(chance: np.random.Generator) -> tuple[float, float, float, float]:
-    """The whole photo half of the time, else a part of it: x0, y0, x1, y1 in shares of its sides."""
-    if chance.random() < 0.5:
+    """The whole photo or, less often, a part of it: x0, y0, x1, y1 in shares of its sides."""
+    if chance.random() < _WHOLE:
         return 0.0, 0.0, 1.0, 1.0
     width, height = chance.uniform(_SMALLEST_CROP, 1, 2)
     x0, y0 = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)

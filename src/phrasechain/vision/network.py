@@ -22,6 +22,7 @@ WIDTH = 128  # channels of the pyramid
 CELLS = 5  # a region is pooled as CELLS × CELLS
 SEMANTIC = 1280  # channels of the trunk's last layer
 HIDDEN = 512
+_SPREADS = (7.0, 6.0, 2.5)  # of the trunk's maps on photos: divided by these they are about 1
 _LARGEST_GROWTH = 4.0  # of a proposal over its anchor, as a logarithm
 
 
@@ -61,6 +62,7 @@ class Pyramid(nn.Module):
         self.smooth_coarse = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
 
     def forward(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Tensor, Tensor]:
+        c3, c4, c5 = (each / spread for each, spread in zip((c3, c4, c5), _SPREADS, strict=True))
         coarse = self.from_c5(c5)
         fine = self.from_c4(c4) + self.from_c3(F.pixel_unshuffle(c3, 2)) + F.interpolate(coarse, scale_factor=2.0)
         return F.relu(self.smooth_fine(F.relu(fine))), F.relu(self.smooth_coarse(F.relu(coarse)))

@@ -41,7 +41,10 @@ def assign(anchors: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def proposal_losses(score: Tensor, boxes: Tensor, anchors: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
-    """Quality focal loss (Li et al., 2020) of the scores and GIoU loss of the boxes, both per standing anchor."""
+    """Cross-entropy of the scores and GIoU loss of the boxes, both per standing anchor.
+
+    A score is to tell the overlap of the anchor's regressed box with what the anchor stands for, 0 if that is nothing.
+    """
     stands, owner = assign(anchors, named)
     image, place = stands.nonzero(as_tuple=True)
     gold = named[image, owner[image, place]]
@@ -49,10 +52,9 @@ def proposal_losses(score: Tensor, boxes: Tensor, anchors: Tensor, named: Tensor
     overlap = iou_xyxy(found, gold).detach()
     target = torch.zeros_like(score)
     target[image, place] = overlap
-    gap = (score.sigmoid() - target).abs().square()
-    focal = (gap * F.binary_cross_entropy_with_logits(score, target, reduction="none")).sum()
-    extent = ((1 - giou_xyxy(found, gold)) * overlap).sum()
-    return focal / overlap.sum().clamp_min(1), extent / overlap.sum().clamp_min(1)
+    count = max(1, len(image))
+    judged = F.binary_cross_entropy_with_logits(score, target, reduction="sum") / count
+    return judged, (1 - giou_xyxy(found, gold)).sum() / count
 
 
 def quality_losses(quality: Tensor, refined: Tensor, boxes: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
