@@ -75,6 +75,7 @@ def test_offsets_move_and_stretch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@torch.no_grad()
 def test_exports_with_open_batch_and_regions(network: RegionNetwork) -> None:
     batch, count = torch.export.Dim("B", min=2), torch.export.Dim("K", min=2)
     looking = torch.export.export(network, (pixels(3),), dynamic_shapes=({0: batch},))

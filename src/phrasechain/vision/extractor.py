@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,15 +15,16 @@ from phrasechain.boxes import clip_xyxy
 from phrasechain.data.shard import StoreInfo
 from phrasechain.errors import DataError
 from phrasechain.schema import Regions
-from phrasechain.vision.network import Dense, RegionNetwork
+from phrasechain.vision.network import Dense, Described, RegionNetwork
 from phrasechain.vision.nms import first_kept
 from phrasechain.vision.pixels import Photo
 from phrasechain.vision.runtime import load_runtime
 from phrasechain.vision.weights import load_network
 
 REGIONS = 100
-OVERLAP = 0.5  # above which two proposals are the same
-_CANDIDATES = 1000  # best anchors that suppression looks at
+_CANDIDATES = 2500  # best anchors that suppression looks at
+_SAME_PROPOSAL, _SAME_REGION = 0.6, 0.5  # the overlap above which two are the same, before and after refinement
+_SPARE = 1.5  # proposals that are described for each region: few regions are the first of many
 
 
 class RegionExtractor:
@@ -61,15 +63,19 @@ class RegionExtractor:
         sides = torch.tensor([photo.width, photo.height] * 2, dtype=torch.float32)
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
         maps, dense = self._look(as_input(torch.from_numpy(photo.pixels)[None]))
-        chosen = select(dense, count) if given is None else given
-        described = self._describe(maps, chosen[None])
+        if given is None:
+            proposals = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
+            found = settle(self._describe(maps, proposals.boxes[None]), proposals.score, count)
+        else:
+            described = self._describe(maps, given[None])
+            found = Settled(given, described.features[0], described.quality[0])
         return Regions(
             image,
             photo.width,
             photo.height,
-            boxes=(chosen * sides).numpy(),
-            features=described.features[0].half().numpy(),
-            objectness=described.quality[0].sigmoid().numpy(),
+            boxes=(found.boxes * sides).numpy(),
+            features=found.features.half().numpy(),
+            objectness=found.score.sigmoid().numpy(),
         )
 
 
@@ -78,11 +84,35 @@ def as_input(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
-def select(dense: Dense, count: int) -> Tensor:
-    """The best boxes of one image after suppression, best first: (at most ``count``, 4)."""
-    best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1])).indices
+class Proposals(NamedTuple):
+    """Boxes of one photo, best first."""
+
+    boxes: Tensor  # (M, 4)
+    score: Tensor  # (M,) logits
+
+
+class Settled(NamedTuple):
+    """The regions of one photo, best first."""
+
+    boxes: Tensor  # (K, 4)
+    features: Tensor  # (K, D)
+    score: Tensor  # (K,) logits
+
+
+def propose(dense: Dense, count: int) -> Proposals:
+    """The ``count`` best candidates of one photo that are not the same."""
+    score, best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1]))
     boxes = dense.boxes[0, best].clamp(0, 1)
-    return boxes[first_kept(boxes, OVERLAP, count)]
+    kept = first_kept(boxes, _SAME_PROPOSAL, count)
+    return Proposals(boxes[kept], score[kept])
+
+
+def settle(described: Described, score: Tensor, count: int) -> Settled:
+    """Rank proposals (1, M) by what both heads think of them, move them, and keep the ``count`` best different ones."""
+    score, order = (score + described.quality[0]).sort(descending=True, stable=True)
+    boxes = described.boxes[0, order].clamp(0, 1)
+    kept = first_kept(boxes, _SAME_REGION, count)
+    return Settled(boxes[kept], described.features[0, order[kept]], score[kept])
 
 
 def _checked(boxes: NDArray[np.floating], image: str) -> Tensor:
