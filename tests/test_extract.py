@@ -1,5 +1,6 @@
 """Photos into a store: whole or in parts, interrupted or killed, with broken ones among them."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -138,12 +139,17 @@ def test_broken_photos_are_listed_and_the_rest_goes_on(
         assert FeatureStore.open(tmp_path / "s").ids == ("a", "z")
 
 
-def test_a_store_of_nothing_but_broken_photos_is_not_declared_complete(
+def test_a_part_of_nothing_but_broken_photos_merges_like_any_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: Path
 ) -> None:
     (tmp_path / "b.jpg").write_bytes(b"no photo")
-    assert run(monkeypatch, "extract", tmp_path / "b.jpg", "--out", tmp_path / "s", "--weights", weights) == 1
-    assert not FeatureStore.open(tmp_path / "s", partial=True).is_finished
+    write_photo(tmp_path / "a.png")
+    parts = []
+    for name, status in (("b.jpg", 1), ("a.png", 0)):
+        parts.append(tmp_path / f"of {name}")
+        assert run(monkeypatch, "extract", tmp_path / name, "--out", parts[-1], "--weights", weights) == status
+    assert run(monkeypatch, "merge-stores", *parts, "--out", tmp_path / "s") == 0
+    assert FeatureStore.open(tmp_path / "s").ids == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,8 @@ def test_given_boxes(
     assert "02.png: " in (error := capsys.readouterr().err)
     assert "has no boxes for it, neither as '02' nor as '02.png'" in error
     store = FeatureStore.open(tmp_path / "s")
-    assert store.info.extractor == "phrasechain, boxes of boxes.json"
+    digest = hashlib.sha256((tmp_path / "boxes.json").read_bytes()).hexdigest()
+    assert store.info.extractor == f"phrasechain, boxes of boxes.json ({digest[:12]})"
     np.testing.assert_allclose(store["00"].boxes, whole["00"].boxes[:3], atol=1e-4)
     np.testing.assert_allclose(store["00"].features.astype(float), whole["00"].features[:3].astype(float), atol=2e-2)
     assert store["01"].boxes.tolist() == [[0, 0, 48, 32]]

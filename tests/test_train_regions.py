@@ -2,23 +2,26 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from official_layout import write_image
 from phrasechain.data.dataset import is_dev
 from phrasechain.errors import DataError
 from phrasechain.train_regions import CHECKPOINT, Recipe, rate_at, read_metrics, train_regions
-
-sys.path.insert(0, str(Path(__file__).parent / "vision"))
+from phrasechain.vision.teacher import WEIGHTS
 from published import random_weights
 
 RECIPE = Recipe(dimension=8, size=64, anchors=2, head_epochs=1, epochs=2, batch=4, rare_word=1, checkpoint_steps=3)
@@ -58,7 +61,8 @@ def test_a_run_leaves_weights_notes_and_curves(finished: Path) -> None:
     lines = read_metrics(finished.parent)
     assert [line["step"] for line in lines if "score" in line] == list(range(1, 11))
     assert sum("accuracy" in line for line in lines) == RECIPE.epochs
-    assert lines[-2]["score"] < lines[0]["score"]
+    losses = [sum(weight * line[name] for name, weight in WEIGHTS.items()) for line in lines if "score" in line]
+    assert sum(losses[-3:]) < sum(losses[:3])
     assert (finished.parent / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((finished.parent / "config.json").read_text())["seed"] == RECIPE.seed
 
@@ -70,7 +74,7 @@ def test_a_finished_run_is_left_alone(finished: Path, data: Path, start: Path) -
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:
-    """A process is really killed after its first checkpoint; the next one goes on to the same weights."""
+    """A process is really killed after its second checkpoint; the next one goes on to the same weights."""
     run = tmp_path / "killed"
     program = (
         "import sys; from pathlib import Path; from phrasechain import train_regions as t;"
@@ -79,8 +83,8 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, data: Path, sta
     )
     recipe = json.dumps({name: getattr(RECIPE, name) for name in RECIPE.__slots__})
     with subprocess.Popen([sys.executable, "-c", program, *map(str, (data, run, start)), recipe]) as process:
-        while not (run / CHECKPOINT).exists():
-            assert process.poll() is None, "the run ended before its first checkpoint"
+        while _checkpoint_step(run) < 6:  # the trunk has been learning since step 5
+            assert process.poll() is None, "the run ended before its second checkpoint"
         os.kill(process.pid, signal.SIGKILL)
     assert not (run / "regions.safetensors").exists()
     again = train_regions(data, run, start, RECIPE)
@@ -91,25 +95,75 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, data: Path, sta
     assert steps == list(range(1, 11))
 
 
+def _checkpoint_step(run: Path) -> int:
+    if not (run / CHECKPOINT).exists():
+        return 0
+    with safe_open(run / CHECKPOINT, "pt") as file:
+        return int(file.metadata()["step"])
+
+
 def test_another_recipe_is_refused(finished: Path, data: Path, start: Path) -> None:
     with pytest.raises(DataError, match="another dimension, seed; choose another folder"):
-        train_regions(data, finished.parent, start, Recipe(**{**_as_dict(RECIPE), "seed": 1, "dimension": 9}))
-
-
-def _as_dict(recipe: Recipe) -> dict[str, int]:
-    return {name: getattr(recipe, name) for name in recipe.__slots__}
+        train_regions(data, finished.parent, start, replace(RECIPE, seed=1, dimension=9))
 
 
 def test_weights_that_are_none_are_refused(data: Path, tmp_path: Path) -> None:
-    wrong = tmp_path / "x.pth"
-    wrong.write_bytes(b"no weights")
-    with pytest.raises(DataError, match=r"x\.pth: not the published weights"):
-        train_regions(data, tmp_path / "a", wrong, RECIPE)
-    torch.save({"other": torch.zeros(1)}, wrong)
-    with pytest.raises(DataError, match=r"x\.pth: not the published weights of EfficientNet-Lite0"):
-        train_regions(data, tmp_path / "b", wrong, RECIPE)
+    """And the run folder is not begun, so that the mended command can have it."""
+    wrong, run = tmp_path / "x.pth", tmp_path / "run"
+    published = random_weights()
+    for content in (
+        b"no weights",
+        b"",
+        {"other": torch.zeros(1)},
+        {name: tensor for name, tensor in published.items() if "_blocks.3." not in name},
+        published | {"_conv_stem.weight": torch.zeros(16, 3, 3, 3)},
+    ):
+        if isinstance(content, bytes):
+            wrong.write_bytes(content)
+        else:
+            torch.save(content, wrong)
+        with pytest.raises(DataError, match=r"x\.pth: not the published weights") as caught:
+            train_regions(data, run, wrong, RECIPE)
+        assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        train_regions(data, tmp_path / "c", tmp_path / "absent.pth", RECIPE)
+        train_regions(data, run, tmp_path / "absent.pth", RECIPE)
+    assert not run.exists()
+
+
+def test_a_broken_photo_is_named(data: Path, start: Path, tmp_path: Path) -> None:
+    other = tmp_path / "data"
+    shutil.copytree(data, other)
+    photos = list((other / "images").iterdir())
+    for photo in photos:
+        photo.write_bytes(b"no photo")
+    with pytest.raises(DataError, match=r"\.jpg: not an image of a known format") as caught:
+        train_regions(other, tmp_path / "run", start, RECIPE)
+    assert "\n" not in str(caught.value)
+    photos[0].unlink()
+    with pytest.raises(DataError, match=f"image {photos[0].stem}: there is no photo of it"):
+        train_regions(other, tmp_path / "run", start, RECIPE)
+
+
+def test_what_cannot_be_trained_is_refused(data: Path, start: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    write_image(empty, "1000", "[/EN#1/other A box] here .\n", photo=(10, 10))
+    (empty / "train.txt").write_text("1000\n")
+    with pytest.raises(DataError, match="there is nothing to learn from"):
+        train_regions(empty, tmp_path / "run", start, RECIPE)
+    with pytest.raises(DataError, match="of 2 epochs, 2 cannot be for the heads alone"):
+        train_regions(data, tmp_path / "run", start, replace(RECIPE, head_epochs=2))
+    with pytest.raises(DataError, match="multiple of 32, not 65"):
+        train_regions(data, tmp_path / "run", start, replace(RECIPE, size=65))
+
+
+def test_one_process_trains_in_a_folder(data: Path, start: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with FileLock(run / ".lock"), pytest.raises(DataError, match="another process is training there"):
+        train_regions(data, run, start, RECIPE)
+    (run / "config.json").write_text('{"seed": ')
+    with pytest.raises(DataError, match=r"config\.json: not the configuration of a run"):
+        train_regions(data, run, start, RECIPE)
 
 
 def test_a_broken_checkpoint_is_named(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:

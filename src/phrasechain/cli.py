@@ -188,12 +188,13 @@ def train_regions(
 ) -> None:
     """Train the region network on photos and the captions about them.
 
-    Fits on nine tenths of the train split and watches the rest. Run it again to go on after an interruption.
+    Fits on five sixths of the train split and watches the rest. Run it again to go on after an interruption.
     """
     from phrasechain.train_regions import Recipe, published_weights
     from phrasechain.train_regions import train_regions as run
 
-    recipe = Recipe(dimension=dimension, size=size, anchors=anchors, epochs=epochs, seed=seed)
+    heads = min(Recipe().head_epochs, epochs - 1)
+    recipe = Recipe(dimension=dimension, size=size, anchors=anchors, head_epochs=heads, epochs=epochs, seed=seed)
     weights = run(data, out, start or published_weights(), recipe, limit)
     typer.echo(printable(str(weights)))
 
@@ -228,10 +229,12 @@ def extract(
     from phrasechain.extract import extract as run
     from phrasechain.vision.extractor import RegionExtractor
 
-    if boxes and proposals:
+    if boxes is not None and proposals is not None:
         raise DataError("--boxes and --proposals both say which boxes: choose one")
-    photos = find_photos(images, limit, parse_part(shard) if shard else None)
-    source = given_boxes(boxes) if boxes else detected_boxes(proposals, regions) if proposals else None
+    photos = find_photos(images, limit, parse_part(shard) if shard is not None else None)
+    source = None if boxes is None else given_boxes(boxes)
+    if proposals is not None:
+        source = detected_boxes(proposals, regions)
     extractor = RegionExtractor.from_pretrained(weights, runtime)
     report = run(photos, out, extractor, count=regions, source=source, workers=workers)
     counts = {"written": report.written, "already there": report.already_there, "skipped": len(report.problems)}

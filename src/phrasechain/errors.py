@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from textwrap import shorten
 
 
 class PhrasechainError(Exception):
@@ -27,3 +28,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     nearest = get_close_matches(name, names, n=1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     return f"no {kind} named {name!r}; there are: {', '.join(names)}{hint}"
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception of a library says, short and on one line; its kind where it says nothing."""
+    return shorten(str(error), 300, placeholder=" …") or type(error).__name__

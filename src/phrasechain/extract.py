@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import deque
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from phrasechain.data.images import without_remarks
 from phrasechain.data.store_writer import StoreWriter
 from phrasechain.errors import DataError
+from phrasechain.files import read_bounded
 from phrasechain.progress import track
 from phrasechain.schema import Regions
-from phrasechain.vision.detectors import load_detector
+from phrasechain.vision.detectors import PREFIX, load_detector
 from phrasechain.vision.extractor import REGIONS, RegionExtractor
-from phrasechain.vision.given_boxes import read_given_boxes
+from phrasechain.vision.given_boxes import LARGEST, read_given_boxes
 from phrasechain.vision.pixels import read_photo
 
 FLUSH_SECONDS = 20.0  # a kill loses no more work than this
@@ -86,8 +88,7 @@ def extract(
                 if time.monotonic() - flushed >= flush_seconds:
                     writer.flush()
                     flushed = time.monotonic()
-        if len(writer) or not report.problems:
-            writer.finish()
+        writer.finish()
     return report
 
 
@@ -141,11 +142,14 @@ def given_boxes(file: Path) -> BoxSource:
             raise DataError(f"{path}: {file} has no boxes for it, neither as {image!r} nor as {path.name!r}")
         return found
 
-    return BoxSource(file.name, boxes)
+    digest = hashlib.sha256(read_bounded(file, LARGEST)).hexdigest()
+    return BoxSource(f"{file.name} ({digest[:12]})", boxes)
 
 
 def detected_boxes(name: str, count: int) -> BoxSource:
     """The ``count`` best boxes of somebody else's detector."""
+    if not name.startswith(PREFIX):
+        raise DataError(f"--proposals takes {PREFIX}MODEL, such as {PREFIX}facebook/detr-resnet-50, not {name!r}")
     detector = load_detector(name)
 
     def boxes(image: str, path: Path) -> NDArray[np.floating]:

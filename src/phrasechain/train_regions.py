@@ -8,9 +8,11 @@ was killed goes on as if it had not been.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -27,7 +30,7 @@ from phrasechain.boxes import pairwise_iou_xyxy
 from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
-from phrasechain.errors import DataError
+from phrasechain.errors import DataError, one_line
 from phrasechain.files import read_bounded, write_atomically
 from phrasechain.memory import keep_freed_memory
 from phrasechain.progress import progress_bar
@@ -135,10 +138,8 @@ class _Run:
             self.teacher.load_state_dict(_part(tensors, "weights."))
             self.averaged = _part(tensors, "averaged.")
             self._load_moments(_part(tensors, "optimizer."))
-        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-            raise DataError(
-                f"{path}: broken checkpoint: {str(error).splitlines()[0]}; remove it to begin anew"
-            ) from None
+        except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
+            raise DataError(f"{path}: broken checkpoint: {one_line(error)}; remove it to begin anew") from None
 
     def _load_moments(self, tensors: Mapping[str, Tensor]) -> None:
         """The optimizer's state, in the weights' own layout in memory: its fused step trusts that they agree."""
@@ -160,34 +161,59 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     recipe = recipe or Recipe()
     keep_freed_memory()
     weights = out / "regions.safetensors"
-    if recipe.size % _STRIDE:
-        raise DataError(f"the size must be a multiple of {_STRIDE}, not {recipe.size}")
-    _claim(out, {"data": data.name, "limit": limit, **asdict(recipe)})
-    if weights.exists():
-        return weights
+    _check(recipe)
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
+    _require_photos(data, fit, dev)
     vocabulary = build_vocabulary(fit, recipe.rare_word)
     lessons = [read_lesson(example, vocabulary) for example in fit]
     torch.manual_seed(recipe.seed)
     teacher = _teacher(lessons, len(vocabulary), start, recipe)
-    batches = _Steps(fit, lessons, vocabulary, recipe)
-    run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
-    run.resume()
-    _forget_after(out, run.step)
+    with _claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": _file_digest(start)}):
+        if not weights.exists():
+            batches = _Steps(fit, lessons, vocabulary, recipe)
+            run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
+            run.resume()
+            _forget_after(out, run.step)
+            _learn(run, batches, dev[:_WATCHED])
+            save_network(weights, run.averaged_teacher().network)
+    return weights
+
+
+def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
+    """All steps that are left, with a checkpoint now and then and a score on ``dev`` and ``fit`` after each epoch."""
     loader = DataLoader(batches, batch_size=None, sampler=range(run.step, run.steps), num_workers=1, prefetch_factor=3)
     with progress_bar() as bar:
         shown = bar.add_task("training", total=run.steps, completed=run.step)
-        for pixels, batch in loader:
-            losses = run.learn(as_input(pixels), batch)
+        for pixels, lessons in loader:
+            if isinstance(pixels, str):
+                raise DataError(pixels)
+            losses = run.learn(as_input(pixels), lessons)
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
-            _log(out, {"step": run.step, **losses})
+            _log(run.folder, {"step": run.step, **losses})
             if run.step % batches.per_epoch == 0:
-                _log(out, {"step": run.step} | score(run.averaged_teacher(), dev[:_WATCHED], vocabulary))
-            if run.step % recipe.checkpoint_steps == 0 or run.step == run.steps:
+                teacher = run.averaged_teacher()
+                found = score(teacher, dev, batches.vocabulary)
+                known = score(teacher, batches.examples[: len(dev)], batches.vocabulary)
+                _log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
+                draw_curves(run.folder)
+            if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
-    draw_curves(out)
-    save_network(weights, run.averaged_teacher().network)
-    return weights
+
+
+def _check(recipe: Recipe) -> None:
+    if recipe.size % _STRIDE:
+        raise DataError(f"the size must be a multiple of {_STRIDE}, not {recipe.size}")
+    if not 0 <= recipe.head_epochs < recipe.epochs:
+        raise DataError(f"of {recipe.epochs} epochs, {recipe.head_epochs} cannot be for the heads alone")
+
+
+def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
+    """Refuse to begin what would stop in the middle."""
+    for name, part in zip(("fit", "dev"), parts, strict=True):
+        if not any(phrase.boxes for example in part for caption in example.captions for phrase in caption.phrases):
+            raise DataError(f"{data}: no phrase with a box in its part {name!r}; there is nothing to learn from")
+        for example in part:
+            _path(example)
 
 
 @torch.inference_mode()
@@ -236,7 +262,10 @@ def _teacher(lessons: Sequence[Lesson], vocabulary_size: int, start: Path, recip
     sides = cluster_sides(boxes[:, 2:] - boxes[:, :2], LEVELS * recipe.anchors).view(LEVELS, recipe.anchors, 2)
     network = RegionNetwork(recipe.dimension, sides, recipe.size)
     teacher = Teacher(network, vocabulary_size)
-    teacher.load_published(_read_published(start))
+    try:
+        teacher.load_published(_read_published(start))
+    except (KeyError, RuntimeError, AttributeError, TypeError) as error:
+        raise DataError(f"{start}: not the published weights of EfficientNet-Lite0: {one_line(error)}") from None
     network.trunk.stem.requires_grad_(False)
     network.trunk.early[: recipe.frozen_stages].requires_grad_(False)
     return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
@@ -259,14 +288,14 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except Exception as error:  # torch raises many kinds on files that are not its own
-        raise DataError(f"{path}: not the published weights: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path}: not the published weights: {one_line(error)}") from None
     if not isinstance(weights, dict) or "_conv_stem.weight" not in weights:
         raise DataError(f"{path}: not the published weights of EfficientNet-Lite0")
     return weights
 
 
-class _Steps(Dataset[tuple[Tensor, LessonBatch]]):
-    """The batch of every step, by its number."""
+class _Steps(Dataset[Any]):
+    """The batch of every step, by its number; two texts, of which the first says why, where a photo is broken."""
 
     def __init__(
         self, examples: Sequence[Example], lessons: Sequence[Lesson], vocabulary: Vocabulary, recipe: Recipe
@@ -274,35 +303,57 @@ class _Steps(Dataset[tuple[Tensor, LessonBatch]]):
         self.examples, self.lessons, self.vocabulary, self.recipe = examples, lessons, vocabulary, recipe
         self.per_epoch = max(1, len(examples) // recipe.batch)
 
-    def __getitem__(self, step: int) -> tuple[Tensor, LessonBatch]:
+    def __getitem__(self, step: int) -> tuple[Tensor, LessonBatch] | tuple[str, str]:
         recipe = self.recipe
         epoch, place = divmod(step, self.per_epoch)
         order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(self.examples))
         chance = np.random.default_rng([recipe.seed, 1, step])
         views = []
         for number in order[place * recipe.batch : (place + 1) * recipe.batch]:
-            image = read_rgb(_path(self.examples[number]))
+            try:
+                image = read_rgb(_path(self.examples[number]))
+            except DataError as error:  # raised again where no trace of this process comes with it
+                return str(error), ""
             views.append(random_view(image, self.lessons[number], self.vocabulary, recipe.size, chance))
         pixels = torch.from_numpy(np.stack([view for view, _ in views]))  # (B, S, S, 3)
         return pixels, stack_lessons([lesson for _, lesson in views], len(self.vocabulary))
 
 
-def _claim(folder: Path, config: dict[str, Any]) -> None:
-    """Make the run folder, or make sure that it is this very run's."""
-    path = folder / "config.json"
-    if path.exists():
-        found = json.loads(read_bounded(path, _CONFIG_LIMIT))
-        other = [key for key in config if found.get(key) != config[key]]
-        if other:
-            raise DataError(f"{folder}: a run with another {', '.join(other)}; choose another folder")
+@contextmanager
+def _claimed(folder: Path, config: dict[str, Any]) -> Iterator[None]:
+    """Hold the run folder, new or this very run's, against other processes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", timeout=0):
+            _compare(folder / "config.json", config)
+            yield
+    except Timeout:
+        raise DataError(f"{folder}: another process is training there; wait until it ends") from None
+
+
+def _compare(path: Path, config: dict[str, Any]) -> None:
+    if not path.exists():
+        write_atomically(path, json.dumps(config, indent=1).encode() + b"\n")
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(config, indent=1).encode() + b"\n")
+    try:
+        found = dict(json.loads(read_bounded(path, _CONFIG_LIMIT)))
+    except (ValueError, TypeError):
+        raise DataError(f"{path}: not the configuration of a run; choose another folder") from None
+    if other := [key for key in config if found.get(key) != config[key]]:
+        raise DataError(f"{path.parent}: a run with another {', '.join(other)}; choose another folder")
+
+
+def _digest(examples: Sequence[Example]) -> str:
+    return hashlib.sha256("\n".join(example.image for example in examples).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _path(example: Example) -> Path:
-    if example.path is None:
-        raise DataError(f"image {example.image}: there is no photo of it")
+    if example.path is None or not example.path.exists():
+        raise DataError(f"image {example.image}: there is no photo of it ({example.path})")
     return example.path
 
 
@@ -346,7 +397,7 @@ def draw_curves(folder: Path) -> None:
         smooth = np.convolve([WEIGHTS[name] * line[name] for line in steps], np.ones(window) / window, "valid")
         left.plot([line["step"] for line in steps[window - 1 :]], smooth, label=name)
     scored = [line for line in lines if "accuracy" in line]
-    for name in ("recall@10", "recall@36", "recall@100", "accuracy"):
+    for name in ("recall@10", "recall@36", "recall@100", "accuracy", "fit accuracy"):
         right.plot([line["step"] for line in scored], [line[name] for line in scored], marker=".", label=name)
     left.set(xlabel="step", ylabel="weighted loss, fit", yscale="log")
     right.set(xlabel="step", ylabel="percent of phrases, dev")

@@ -14,8 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from phrasechain.errors import DataError
-from phrasechain.vision.detectors import COMMON_WORDS, Detector, class_scores, load_detector, moderate
-from phrasechain.vision.extractor import OVERLAP
+from phrasechain.vision.detectors import COMMON_WORDS, OVERLAP, Detector, class_scores, load_detector, moderate
 
 transformers = pytest.importorskip("transformers")
 

@@ -17,10 +17,3 @@ def test_the_folded_trunk_computes_the_published_network() -> None:
     assert [each.shape[1] for each in maps] == list(CHANNELS)
     for found, expected in zip(maps, (blocks[4], blocks[10], blocks[15]), strict=True):
         torch.testing.assert_close(found, expected)
-
-
-def test_the_maps_can_be_had_in_two_steps() -> None:
-    torch.manual_seed(0)
-    trunk, pixels = Trunk(), torch.rand(1, 3, 64, 64)
-    for found, expected in zip(trunk.from_early(trunk.early_map(pixels)), trunk(pixels), strict=True):
-        assert torch.equal(found, expected)

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from phrasechain.boxes import area_xyxy, cxcywh_to_xyxy
-from phrasechain.errors import DataError
-from phrasechain.vision.extractor import OVERLAP
+from phrasechain.errors import DataError, one_line
 from phrasechain.vision.pixels import Source, read_rgb
 from phrasechain.vision.select import best_boxes
 
@@ -40,6 +38,7 @@ COMMON_WORDS = (
     "table", "chair", "bench", "bed", "door", "window", "fence", "building", "stairs", "street", "field", "tree",
     "flower", "grass", "rock", "hill", "sand", "snow", "water", "pool", "wall", "floor", "stage",
 )  # fmt: skip
+OVERLAP = 0.5  # above which two boxes are the same
 _CANDIDATES = 1000  # best boxes that suppression looks at
 _ON_SQUARE = {"owlv2"}  # their boxes are shares of the side of a square that the photo is laid on
 _LONGEST = 2048  # pixels of a side; detectors look at less
@@ -65,7 +64,7 @@ class Detector:
             score, boxes = self._look(rgb)
         except Exception as error:  # of the library or of the model
             what = f"an image of {rgb.width} × {rgb.height} pixels"
-            raise DataError(f"{self.name} cannot look at {what}: {_one_line(error)}") from None
+            raise DataError(f"{self.name} cannot look at {what}: {one_line(error)}") from None
         sides = torch.tensor([rgb.width, rgb.height] * 2)
         usable = score.isfinite() & boxes.isfinite().all(-1) & (area_xyxy(boxes.clamp(0, 1) * sides) > 0)
         score, boxes = score[usable], boxes[usable]
@@ -174,7 +173,7 @@ def _loading(name: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # no network, no such model, other weights, a library that it needs …
-        raise DataError(f"{name} cannot be loaded: {_one_line(error)}") from None
+        raise DataError(f"{name} cannot be loaded: {one_line(error)}") from None
 
 
 @contextmanager
@@ -190,7 +189,3 @@ def _quiet(logging: Any) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _one_line(error: Exception) -> str:
-    return shorten(str(error), 300, placeholder=" …") or type(error).__name__

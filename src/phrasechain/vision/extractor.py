@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phrasechain.boxes import clip_xyxy
+from phrasechain.boxes import area_xyxy, clip_xyxy
 from phrasechain.data.shard import StoreInfo
 from phrasechain.errors import DataError
 from phrasechain.schema import Regions
@@ -23,8 +23,9 @@ from phrasechain.vision.weights import load_network
 
 REGIONS = 100
 _CANDIDATES = 2500  # best anchors that suppression looks at
-_SAME_PROPOSAL, _SAME_REGION = 0.6, 0.5  # the overlap above which two are the same, before and after refinement
-_SPARE = 1.5  # proposals that are described for each region: few regions are the first of many
+_SAME_PROPOSAL, _SAME_REGION = 0.6, 0.5  # the overlap above which two are the same, before and after they are moved
+_SPARE = 1.5  # proposals that are judged for each region: few regions are the first of many
+_AT_ONCE = 500  # boxes that are described at once, so that thousands of given ones fit into the memory
 
 
 class RegionExtractor:
@@ -64,18 +65,20 @@ class RegionExtractor:
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
         maps, dense = self._look(as_input(torch.from_numpy(photo.pixels)[None]))
         if given is None:
-            proposals = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
-            found = settle(self._describe(maps, proposals.boxes[None]), proposals.score, count)
+            proposed = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
+            chosen, score = settle(self._describe(maps, proposed.boxes[None]), proposed.score, count)
         else:
-            described = self._describe(maps, given[None])
-            found = Settled(given, described.features[0], described.quality[0])
+            chosen, score = given, None
+        parts = [self._describe(maps, part[None]) for part in chosen.split(_AT_ONCE)]
+        if score is None:
+            score = torch.cat([part.quality[0] for part in parts])
         return Regions(
             image,
             photo.width,
             photo.height,
-            boxes=(found.boxes * sides).numpy(),
-            features=found.features.half().numpy(),
-            objectness=found.score.sigmoid().numpy(),
+            boxes=(chosen * sides).numpy(),
+            features=torch.cat([part.features[0] for part in parts]).half().numpy(),
+            objectness=score.sigmoid().numpy(),
         )
 
 
@@ -84,35 +87,43 @@ def as_input(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
 
 
-class Proposals(NamedTuple):
+class Scored(NamedTuple):
     """Boxes of one photo, best first."""
 
-    boxes: Tensor  # (M, 4)
-    score: Tensor  # (M,) logits
-
-
-class Settled(NamedTuple):
-    """The regions of one photo, best first."""
-
     boxes: Tensor  # (K, 4)
-    features: Tensor  # (K, D)
     score: Tensor  # (K,) logits
 
 
-def propose(dense: Dense, count: int) -> Proposals:
+def propose(dense: Dense, count: int) -> Scored:
     """The ``count`` best candidates of one photo that are not the same."""
     score, best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1]))
-    boxes = dense.boxes[0, best].clamp(0, 1)
-    kept = first_kept(boxes, _SAME_PROPOSAL, count)
-    return Proposals(boxes[kept], score[kept])
+    return _different(dense.boxes[0, best], score, _SAME_PROPOSAL, count)
 
 
-def settle(described: Described, score: Tensor, count: int) -> Settled:
-    """Rank proposals (1, M) by what both heads think of them, move them, and keep the ``count`` best different ones."""
+def settle(described: Described, score: Tensor, count: int) -> Scored:
+    """Rank proposals (1, M) by what both heads think of them, and keep the ``count`` best of the moved ones.
+
+    Those that are different come first; where they are too few, the best of the others follow.
+    """
     score, order = (score + described.quality[0]).sort(descending=True, stable=True)
-    boxes = described.boxes[0, order].clamp(0, 1)
-    kept = first_kept(boxes, _SAME_REGION, count)
-    return Settled(boxes[kept], described.features[0, order[kept]], score[kept])
+    return _different(described.boxes[0, order], score, _SAME_REGION, count, fill=True)
+
+
+def _different(boxes: Tensor, score: Tensor, overlap: float, count: int, fill: bool = False) -> Scored:
+    """Suppression of sorted boxes (M, 4), cut at the photo's border; the whole photo where none has an area."""
+    boxes = boxes.clamp(0, 1)
+    has_area = area_xyxy(boxes) > 0
+    boxes, score = boxes[has_area], score[has_area]
+    if not len(boxes):
+        return Scored(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.zeros(1))
+    kept = first_kept(boxes, overlap, count)
+    if fill and len(kept) < count:
+        others = torch.ones(len(boxes), dtype=torch.bool)
+        others[kept] = False
+        rest = others.nonzero()[: count - len(kept), 0]
+        below = score[kept[-1]]
+        return Scored(torch.cat((boxes[kept], boxes[rest])), torch.cat((score[kept], score[rest].clamp(max=below))))
+    return Scored(boxes[kept], score[kept])
 
 
 def _checked(boxes: NDArray[np.floating], image: str) -> Tensor:

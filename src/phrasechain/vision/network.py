@@ -30,7 +30,6 @@ class Maps(NamedTuple):
     """What an image is turned into once, for its proposals and for the features of any box."""
 
     fine: Tensor  # (B, WIDTH, S/16, S/16)
-    coarse: Tensor  # (B, WIDTH, S/32, S/32)
     semantic: Tensor  # (B, SEMANTIC, S/32, S/32)
 
 
@@ -45,8 +44,8 @@ class Described(NamedTuple):
     """What the region head says about boxes."""
 
     features: Tensor  # (B, K, D)
-    quality: Tensor  # (B, K) logits: the overlap with something that a caption would name
-    boxes: Tensor  # (B, K, 4) the boxes, refined
+    boxes: Tensor  # (B, K, 4) the boxes, moved
+    quality: Tensor  # (B, K) logits: how well these fit something that a caption would name
 
 
 class Pyramid(nn.Module):
@@ -99,7 +98,7 @@ class RegionHead(nn.Module):
         place = spatial_features_xyxy(boxes, boxes.new_ones(2))
         hidden = F.relu(self.shape(pooled) + self.meaning(semantic) + self.place(place))
         judged = self.judge(hidden)
-        return Described(self.feature(hidden), judged[..., 0], shift(judged[..., 1:], boxes))
+        return Described(self.feature(hidden), shift(judged[..., 1:], boxes), judged[..., 0])
 
 
 class RegionNetwork(nn.Module):
@@ -120,13 +119,10 @@ class RegionNetwork(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Maps, Dense]:
         """Pixels (B, 3, S, S) in [-1, 1]."""
-        return self.look(*self.trunk(pixels))
-
-    def look(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Maps, Dense]:
-        """The same from the trunk's maps."""
+        c3, c4, c5 = self.trunk(pixels)
         fine, coarse = self.pyramid(c3, c4, c5)
         said = torch.cat([head(x) for head, x in zip(self.propose, (fine, coarse), strict=True)], 1)  # (B, N, 5)
-        maps = Maps(fine, coarse, relu6(self.widen(c5)))
+        maps = Maps(fine, relu6(self.widen(c5)))
         return maps, Dense(said[..., 0], shift(said[..., 1:], self.anchors))
 
 

@@ -56,7 +56,7 @@ def onnx_runtime(network: RegionNetwork, weights_sha256: str) -> Runtime:
 
     def run_look(pixels: Tensor) -> tuple[Maps, Dense]:
         found = _run(look, pixels)
-        return Maps(*found[:3]), Dense(*found[3:])
+        return Maps(*found[:2]), Dense(*found[2:])
 
     def run_describe(maps: Maps, boxes: Tensor) -> Described:
         return Described(*_run(describe, *maps, boxes))
@@ -106,7 +106,7 @@ def export_graphs(network: RegionNetwork) -> tuple[bytes, bytes]:
     with torch.no_grad():
         maps, _ = network(pixels)
     boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]).repeat(1, 3, 1)
-    free: tuple[dict[int, Any], ...] = ({}, {}, {}, {1: torch.export.Dim("K", min=1)})
+    free: tuple[dict[int, Any], ...] = ({}, {}, {1: torch.export.Dim("K", min=1)})
     return _export(network, (pixels,)), _export(_Describe(network), (*maps, boxes), free)
 
 
@@ -117,8 +117,8 @@ class _Describe(nn.Module):
         super().__init__()
         self.head = network.describe
 
-    def forward(self, fine: Tensor, coarse: Tensor, semantic: Tensor, boxes: Tensor) -> Described:
-        described: Described = self.head(Maps(fine, coarse, semantic), boxes)
+    def forward(self, fine: Tensor, semantic: Tensor, boxes: Tensor) -> Described:
+        described: Described = self.head(Maps(fine, semantic), boxes)
         return described
 
 

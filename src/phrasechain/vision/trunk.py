@@ -62,15 +62,7 @@ class Trunk(nn.Module):
         self.late = nn.Sequential(*stages[_SPLIT + 2 :])
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.from_early(self.early_map(pixels))
-
-    def early_map(self, pixels: Tensor) -> Tensor:
-        """The map at stride 8: (B, 3, H, W) to (B, 40, H/8, W/8)."""
-        x: Tensor = self.early(relu6(self.stem(pixels)))
-        return x
-
-    def from_early(self, c3: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All three maps, from the one at stride 8."""
+        c3 = self.early(relu6(self.stem(pixels)))
         c4 = self.middle(c3)
         return c3, c4, self.late(c4)
 

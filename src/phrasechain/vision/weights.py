@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from phrasechain.data.shard import MAX_DIMENSION
-from phrasechain.errors import DataError
+from phrasechain.errors import DataError, one_line
 from phrasechain.files import reason, write_atomically
 from phrasechain.vision.network import RegionNetwork
 
@@ -64,7 +64,7 @@ def load_network(path: Path | None = None) -> Loaded:
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise DataError(f"{path}: broken weights: {' '.join(str(error).split())[:200]}") from None
+        raise DataError(f"{path}: broken weights: {one_line(error)}") from None
     return Loaded(network.eval().to(memory_format=torch.channels_last), digest)  # type: ignore[call-overload]
 
 
