@@ -57,7 +57,11 @@ def main() -> None:
                 part = ranks[chosen & gold.categories[:, column]]
                 if len(part):
                     shares = {f"@{k}": round(100 * float((part < k).double().mean()), 1) for k in COUNTS}
-                    print(json.dumps({"category": category, "phrases": len(part), **shares}))
+                    print(
+                        json.dumps(
+                            {"captions": name, "IoU": threshold, "category": category, "phrases": len(part), **shares}
+                        )
+                    )
     if args.figure:
         draw(curves, args.figure, args.split)
 

@@ -72,7 +72,7 @@ def _photos_of(source: Path) -> list[tuple[str, Path]]:
         raise DataError(f"{source}: no such file or folder")
     if source.suffix == ".jsonl":
         examples = open_dataset(source).examples()
-        return [(example.image, example.path or source.with_name(example.image)) for example in examples]
+        return [(example.image, example.path or source.parent / example.image) for example in examples]
     return [(source.stem, source)]
 
 

@@ -69,7 +69,7 @@ class RegionExtractor:
             chosen, score = settle(self._describe(maps, proposed.boxes[None]), proposed.score, count)
         else:
             chosen, score = given, None
-        parts = [self._describe(maps, part[None]) for part in chosen.split(_AT_ONCE)]
+        parts = [self._describe(maps, part[None]) for part in chosen.split(_AT_ONCE)]  # type: ignore[no-untyped-call]
         if score is None:
             score = torch.cat([part.quality[0] for part in parts])
         return Regions(
