@@ -1,14 +1,19 @@
 """Region networks in files: what comes back is what was saved, and what is broken is one line."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
 
+from phrasechain.boxes import iou_xyxy
 from phrasechain.errors import DataError
+from phrasechain.vision.extractor import RegionExtractor
+from phrasechain.vision.pixels import read_photo
 from phrasechain.vision.weights import FORMAT, load_network
 from tiny_regions import DIMENSION, SIZE, make_network, write_weights
 
@@ -96,3 +101,16 @@ def test_other_tensors(tmp_path: Path, saved: bytes) -> None:
     fails(forge(tmp_path / "w", tensors | {"sides": torch.zeros(2, 10**6, 2)}), "anchors")
     fails(forge(tmp_path / "w", tensors | {name: tensors[name] * torch.inf}), "not finite")
     fails(forge(tmp_path / "w", tensors | {"sides": tensors["sides"] * torch.nan}), "not finite")
+
+
+def test_the_embedded_network_is_small_and_finds_regions() -> None:
+    path = Path(str(files("phrasechain.vision") / "regions.safetensors"))
+    assert path.stat().st_size <= 14_000_000
+    extractor = RegionExtractor.from_pretrained()
+    pixels = np.full((120, 160, 3), 90, np.uint8)
+    pixels[30:90, 50:110] = (220, 30, 30)
+    found = extractor.regions("square", read_photo(pixels, extractor.size))
+    assert found.boxes.shape == (100, 4)
+    assert found.features.shape == (100, 256)
+    square = torch.tensor([50.0, 30.0, 110.0, 90.0])
+    assert iou_xyxy(torch.from_numpy(found.boxes[:10]), square).max() > 0.5  # the only thing there is among the first

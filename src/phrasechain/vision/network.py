@@ -30,7 +30,7 @@ class Maps(NamedTuple):
     """What an image is turned into once, for its proposals and for the features of any box."""
 
     fine: Tensor  # (B, WIDTH, S/16, S/16)
-    semantic: Tensor  # (B, SEMANTIC, S/32, S/32)
+    meaning: Tensor  # (B, HIDDEN, S/32, S/32): what the region head makes of the trunk's last layer
 
 
 class Dense(NamedTuple):
@@ -94,9 +94,9 @@ class RegionHead(nn.Module):
 
     def forward(self, maps: Maps, boxes: Tensor) -> Described:
         pooled = roi_align(maps.fine, boxes, CELLS).flatten(2)  # (B, K, CELLS²·WIDTH)
-        semantic = roi_align(maps.semantic, boxes, 1).flatten(2)  # (B, K, SEMANTIC)
+        meaning = roi_align(maps.meaning, boxes, 1).flatten(2)  # (B, K, HIDDEN)
         place = spatial_features_xyxy(boxes, boxes.new_ones(2))
-        hidden = F.relu(self.shape(pooled) + self.meaning(semantic) + self.place(place))
+        hidden = F.relu(self.shape(pooled) + meaning + self.place(place))
         judged = self.judge(hidden)
         return Described(self.feature(hidden), shift(judged[..., 1:], boxes), judged[..., 0])
 
@@ -122,7 +122,9 @@ class RegionNetwork(nn.Module):
         c3, c4, c5 = self.trunk(pixels)
         fine, coarse = self.pyramid(c3, c4, c5)
         said = torch.cat([head(x) for head, x in zip(self.propose, (fine, coarse), strict=True)], 1)  # (B, N, 5)
-        maps = Maps(fine, relu6(self.widen(c5)))
+        semantic = relu6(self.widen(c5)).permute(0, 2, 3, 1)  # (B, S/32, S/32, SEMANTIC)
+        meaning = self.describe.meaning(semantic)  # before it is pooled, not after: the same, once for all boxes
+        maps = Maps(fine, meaning.permute(0, 3, 1, 2))
         return maps, Dense(said[..., 0], shift(said[..., 1:], self.anchors))
 
 

@@ -117,8 +117,8 @@ class _Describe(nn.Module):
         super().__init__()
         self.head = network.describe
 
-    def forward(self, fine: Tensor, semantic: Tensor, boxes: Tensor) -> Described:
-        described: Described = self.head(Maps(fine, semantic), boxes)
+    def forward(self, fine: Tensor, meaning: Tensor, boxes: Tensor) -> Described:
+        described: Described = self.head(Maps(fine, meaning), boxes)
         return described
 
 
