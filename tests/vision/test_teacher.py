@@ -1,9 +1,9 @@
 import torch
-from published import random_weights
 
 from phrasechain.vision.network import RegionNetwork
 from phrasechain.vision.teacher import WEIGHTS, Teacher, stack_lessons
 from phrasechain.vision.words import Lesson
+from published import random_weights
 
 ONE = Lesson(torch.tensor([[0.1, 0.1, 0.4, 0.4], [0.6, 0.6, 0.9, 0.9]]), ((0, 2), (1,)), ((0, (2,)), (1, (1, 3))))
 TWO = Lesson(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), ((3,),), ((0, ()), (0, (3,))))

@@ -1,9 +1,9 @@
 """The folded trunk against the published network with its batch norms."""
 
 import torch
-from published import random_weights, run_published
 
 from phrasechain.vision.trunk import CHANNELS, Trunk, fold_published
+from published import random_weights, run_published
 
 
 def test_the_folded_trunk_computes_the_published_network() -> None:
