@@ -24,6 +24,7 @@ LAYERS = [
         "check_report",
         "bench",
         "train_regions",
+        "run_folder",
         "extract",
     },
     {"cli", "web", "__main__"},

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -20,7 +19,8 @@ from safetensors.torch import load_file
 from official_layout import write_image
 from phrasechain.data.dataset import is_dev
 from phrasechain.errors import DataError
-from phrasechain.train_regions import CHECKPOINT, Recipe, rate_at, read_metrics, train_regions
+from phrasechain.run_folder import read_metrics
+from phrasechain.train_regions import CHECKPOINT, Recipe, rate_at, train_regions
 from phrasechain.vision.teacher import WEIGHTS
 from published import random_weights
 
@@ -154,16 +154,6 @@ def test_what_cannot_be_trained_is_refused(data: Path, start: Path, tmp_path: Pa
         train_regions(data, tmp_path / "run", start, replace(RECIPE, head_epochs=2))
     with pytest.raises(DataError, match="multiple of 32, not 65"):
         train_regions(data, tmp_path / "run", start, replace(RECIPE, size=65))
-
-
-def test_one_process_trains_in_a_folder(data: Path, start: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    with FileLock(run / ".lock"), pytest.raises(DataError, match="another process is training there"):
-        train_regions(data, run, start, RECIPE)
-    (run / "config.json").write_text('{"seed": ')
-    with pytest.raises(DataError, match=r"config\.json: not the configuration of a run"):
-        train_regions(data, run, start, RECIPE)
 
 
 def test_a_broken_checkpoint_is_named(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -31,9 +28,10 @@ from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
 from phrasechain.errors import DataError, one_line
-from phrasechain.files import read_bounded, write_atomically
+from phrasechain.files import write_atomically
 from phrasechain.memory import keep_freed_memory
 from phrasechain.progress import progress_bar
+from phrasechain.run_folder import claimed, forget_after, log, read_metrics
 from phrasechain.schema import Example, Regions
 from phrasechain.vision.anchors import cluster_sides
 from phrasechain.vision.augment import random_view
@@ -50,7 +48,6 @@ CHECKPOINT = "checkpoint.safetensors"
 _WARM_UP, _LAST_RATE = 0.05, 0.01
 _CLIP = 10.0
 _STRIDE = 32  # of the coarsest map
-_CONFIG_LIMIT = 1 << 20
 _WATCHED = 250  # photos of dev that are scored after each epoch
 
 
@@ -168,12 +165,12 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     lessons = [read_lesson(example, vocabulary) for example in fit]
     torch.manual_seed(recipe.seed)
     teacher = _teacher(lessons, len(vocabulary), start, recipe)
-    with _claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": _file_digest(start)}):
+    with claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": _file_digest(start)}):
         if not weights.exists():
             batches = _Steps(fit, lessons, vocabulary, recipe)
             run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
             run.resume()
-            _forget_after(out, run.step)
+            forget_after(out, run.step)
             _learn(run, batches, dev[:_WATCHED])
             save_network(weights, run.averaged_teacher().network)
     return weights
@@ -189,12 +186,12 @@ def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
                 raise DataError(pixels)
             losses = run.learn(as_input(pixels), lessons)
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
-            _log(run.folder, {"step": run.step, **losses})
+            log(run.folder, {"step": run.step, **losses})
             if run.step % batches.per_epoch == 0:
                 teacher = run.averaged_teacher()
                 found = score(teacher, dev, batches.vocabulary)
                 known = score(teacher, batches.examples[: len(dev)], batches.vocabulary)
-                _log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
+                log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
                 draw_curves(run.folder)
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
@@ -319,30 +316,6 @@ class _Steps(Dataset[Any]):
         return pixels, stack_lessons([lesson for _, lesson in views], len(self.vocabulary))
 
 
-@contextmanager
-def _claimed(folder: Path, config: dict[str, Any]) -> Iterator[None]:
-    """Hold the run folder, new or this very run's, against other processes."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock", timeout=0):
-            _compare(folder / "config.json", config)
-            yield
-    except Timeout:
-        raise DataError(f"{folder}: another process is training there; wait until it ends") from None
-
-
-def _compare(path: Path, config: dict[str, Any]) -> None:
-    if not path.exists():
-        write_atomically(path, json.dumps(config, indent=1).encode() + b"\n")
-        return
-    try:
-        found = dict(json.loads(read_bounded(path, _CONFIG_LIMIT)))
-    except (ValueError, TypeError):
-        raise DataError(f"{path}: not the configuration of a run; choose another folder") from None
-    if other := [key for key in config if found.get(key) != config[key]]:
-        raise DataError(f"{path.parent}: a run with another {', '.join(other)}; choose another folder")
-
-
 def _digest(examples: Sequence[Example]) -> str:
     return hashlib.sha256("\n".join(example.image for example in examples).encode()).hexdigest()
 
@@ -359,29 +332,6 @@ def _path(example: Example) -> Path:
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _log(folder: Path, line: dict[str, float]) -> None:
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """The lines of ``metrics.jsonl``; one that a kill cut short is left out."""
-    path = folder / "metrics.jsonl"
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    return lines
-
-
-def _forget_after(folder: Path, step: int) -> None:
-    """Drop what was noted after the checkpoint that the run goes on from."""
-    kept = [json.dumps(line) + "\n" for line in read_metrics(folder) if line["step"] <= step]
-    write_atomically(folder / "metrics.jsonl", "".join(kept).encode())
 
 
 def draw_curves(folder: Path) -> None:
