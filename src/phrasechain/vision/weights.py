@@ -39,7 +39,15 @@ def save_network(path: Path, network: RegionNetwork) -> None:
     tensors = {name: tensor.half().contiguous() for name, tensor in network.state_dict().items()}
     tensors[_SIDES] = network.sides.float()
     shape = {"dimension": network.dimension, "size": network.size}
-    write_atomically(path, save(tensors, {"format": FORMAT, "shape": json.dumps(shape)}))
+    write_atomically(path, _with_sorted_header(save(tensors, {"format": FORMAT, "shape": json.dumps(shape)})))
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """The same safetensors file with its header in one order: the library's changes, and with it the file's hash."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[end:]
 
 
 def load_network(path: Path | None = None) -> Loaded:
