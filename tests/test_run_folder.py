@@ -19,6 +19,23 @@ def test_a_folder_is_one_runs_alone(tmp_path: Path) -> None:
         pass
 
 
+def test_differences_are_named_with_their_section(tmp_path: Path) -> None:
+    config = {"format": "run 1", "train": {"rate": 1.0, "seed": 3}, "model": {"rank": 4}, "photos": "ab"}
+    with claimed(tmp_path, config):
+        pass
+    other = {"format": "run 1", "train": {"rate": 2.0, "seed": 3}, "model": {"rank": 4, "new": 5}, "photos": "cd"}
+    with (
+        pytest.raises(DataError, match=r"a run with another train\.rate, model\.new, photos; choose"),
+        claimed(tmp_path, other),
+    ):
+        pass
+    with (
+        pytest.raises(DataError, match="another command or version of phrasechain; choose another folder"),
+        claimed(tmp_path, {**config, "format": "run 2"}),
+    ):
+        pass
+
+
 def test_one_process_works_in_a_folder(tmp_path: Path) -> None:
     with (
         FileLock(tmp_path / ".lock"),

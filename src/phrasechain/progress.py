@@ -12,15 +12,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 T = TypeVar("T")
 
 
-def progress_bar() -> Progress:
-    """A bar with a count and an estimate of the time left; stdout stays free for data."""
+def progress_bar(shown: bool = True) -> Progress:
+    """A bar with a count and an estimate of the time left; stdout stays free for data.
+
+    Of many processes that work together one shows it.
+    """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
+        disable=not (shown and sys.stderr.isatty()),
     )
 
 

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from phrasechain.errors import DataError
 from phrasechain.files import read_bounded, write_atomically
 
+FORMAT = "format"  # the key of what kind of run it is, and of which version
 _CONFIG_LIMIT = 1 << 20
 
 
@@ -36,8 +37,20 @@ def _compare(path: Path, config: dict[str, Any]) -> None:
         found = dict(json.loads(read_bounded(path, _CONFIG_LIMIT)))
     except (ValueError, TypeError):
         raise DataError(f"{path}: not the configuration of a run; choose another folder") from None
-    if other := [key for key in config if found.get(key) != config[key]]:
+    if found.get(FORMAT) != config.get(FORMAT):
+        raise DataError(f"{path.parent}: made by another command or version of phrasechain; choose another folder")
+    if other := list(_differences(found, config)):
         raise DataError(f"{path.parent}: a run with another {', '.join(other)}; choose another folder")
+
+
+def _differences(found: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of the values that are not as they are in ``config``."""
+    for key, wanted in config.items():
+        value = found.get(key)
+        if isinstance(value, dict) and isinstance(wanted, dict):
+            yield from _differences(value, wanted, f"{prefix}{key}.")
+        elif value != wanted:
+            yield f"{prefix}{key}"
 
 
 def log(folder: Path, line: Mapping[str, float]) -> None:
