@@ -1,0 +1,173 @@
+"""What a model is trained on, as sums and counts, so that many processes can add theirs up before they divide.
+
+The grounding loss is KL(q ‖ p) of the targets q and the chain p, or of each phrase by itself for independent models. A
+hard target is a q with all its mass on one region, and KL is then −log p of it. A phrase without a target that is still
+in the chain is summed out exactly; ``training_batch`` says which phrases are.
+
+Axes: B captions, T phrases in a chain, P phrases, K regions, Q positive pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, smooth_l1_loss
+
+from phrasechain.chain import ChainCRF
+from phrasechain.data.batch import Batch, hard_targets, positive_pairs, soft_targets
+from phrasechain.errors import DataError, unknown_name
+from phrasechain.scores import Scores
+
+UNLABELLED = ("skip", "marginalise", "best")
+DIVIDE = ("labelled", "all")
+REGRESS = ("all", "best")
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    """Sums and what to divide them by; the loss is grounding / phrases + gamma · boxes / pairs."""
+
+    grounding: Tensor  # the sum of KL(q ‖ p)
+    phrases: Tensor  # how many phrases it counts for
+    boxes: Tensor  # the sum over positive pairs of the mean SmoothL1 of their four offsets
+    pairs: Tensor  # how many positive pairs
+
+
+def training_loss(
+    model: Callable[[Batch], Scores],
+    batch: Batch,
+    *,
+    targets: str = "soft",
+    unlabelled: str = "skip",
+    divide: str = "labelled",
+    regress: str = "all",
+    least_side: float = 0.0,
+) -> LossTerms:
+    """Run the model on the phrases of the batch that are trained, and take its loss.
+
+    Args:
+        targets: ``soft`` or ``hard``.
+        unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``training_batch``.
+        divide: by the ``labelled`` phrases, or by ``all`` phrases with a known box, dropped ones too.
+        regress: offsets of ``all`` positive pairs, or of each phrase's ``best`` region alone.
+        least_side: see ``data.batch.positive_pairs``.
+    """
+    trained = training_batch(batch, unlabelled)
+    terms = loss_terms(model(trained), trained, targets=targets, divide=divide, regress=regress, least_side=least_side)
+    return replace(terms, phrases=count_phrases(trained if divide == "labelled" else batch, divide))
+
+
+def loss_terms(
+    scores: Scores,
+    batch: Batch,
+    *,
+    targets: str = "soft",
+    divide: str = "labelled",
+    regress: str = "all",
+    least_side: float = 0.0,
+) -> LossTerms:
+    """The loss of scores; unlabelled phrases that are in the batch are summed out of their chains."""
+    if targets not in TARGETS:
+        raise DataError(unknown_name("targets", targets, TARGETS))
+    q = TARGETS[targets](batch.iou)  # (P, K)
+    if scores.transitions is None:
+        divergence = _independent_kl(scores.emissions, q, batch)  # (P,)
+    else:
+        divergence = _chain_kl(scores, q, batch)  # (B,)
+    boxes, pairs = _regression(scores.offsets, batch, regress, least_side)
+    return LossTerms(divergence.sum(), count_phrases(batch, divide), boxes, pairs)
+
+
+def count_phrases(batch: Batch, divide: str) -> Tensor:
+    """How many phrases the grounding loss is divided by."""
+    if divide not in DIVIDE:
+        raise DataError(unknown_name("division of the loss", divide, DIVIDE))
+    return (batch.labelled if divide == "labelled" else batch.has_box).sum()
+
+
+def _hard(iou: Tensor) -> Tensor:
+    return one_hot(hard_targets(iou), iou.shape[1]).to(iou.dtype)
+
+
+#: From the IoU of phrases and regions (P, K) to q (P, K); rows of unlabelled phrases mean nothing.
+TARGETS: dict[str, Callable[[Tensor], Tensor]] = {"soft": soft_targets, "hard": _hard}
+
+
+def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch) -> Tensor:
+    """KL(q ‖ softmax of the emissions) of each phrase, 0 where it has no target: (P,)."""
+    mask = batch.region_mask[batch.phrase_image]  # (P, K)
+    log_p = emissions.masked_fill(~mask, torch.finfo(emissions.dtype).min).log_softmax(-1)
+    return torch.where(batch.labelled, (torch.xlogy(q, q) - q * log_p).sum(-1), 0.0)
+
+
+def _chain_kl(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
+    """KL(q ‖ p) of each caption, over its labelled phrases: (B,)."""
+    assert scores.transitions is not None
+    emissions, target = batch.to_chains(scores.emissions), batch.to_chains(q)  # (B, T, K)
+    crf = ChainCRF(emissions, scores.transitions, batch.lengths, batch.label_mask, validate=False)
+    labelled = batch.labelled
+    return crf.kl(target) if bool(labelled.all()) else crf.kl(target, batch.to_chains(labelled))
+
+
+def _regression(offsets: Tensor | None, batch: Batch, regress: str, least_side: float) -> tuple[Tensor, Tensor]:
+    """The sum over positive pairs of the mean SmoothL1 of four offsets, and the number of pairs."""
+    if regress not in REGRESS:
+        raise DataError(unknown_name("choice of regressed regions", regress, REGRESS))
+    if offsets is None:
+        return batch.gold.new_zeros(()), batch.lengths.new_zeros(())
+    pairs = positive_pairs(batch, best_only=regress == "best", least_side=least_side)
+    found = offsets[pairs.phrase, pairs.region]  # (Q, 4)
+    return smooth_l1_loss(found, pairs.offsets, reduction="sum") / 4, batch.lengths.new_tensor(len(found))
+
+
+def training_batch(batch: Batch, unlabelled: str) -> Batch:
+    """The batch as the loss wants it, where some phrases have no region of IoU ≥ 0.5 or no known box.
+
+    - ``skip``: they leave the chain before anything is computed; their neighbours become neighbours, and the context M
+      between those reaches over them.
+    - ``marginalise``: they stay in the chain, and the loss sums them out.
+    - ``best``: the best region of a phrase with a known box counts as right however small its IoU; phrases without a
+      known box leave the chain.
+    """
+    if unlabelled not in UNLABELLED:
+        raise DataError(unknown_name("treatment of unlabelled phrases", unlabelled, UNLABELLED))
+    if unlabelled == "marginalise":
+        return batch
+    if unlabelled == "best":
+        best = _hard(batch.iou) * (batch.has_box & ~batch.labelled)[:, None]  # (P, K)
+        batch = replace(batch, iou=torch.maximum(batch.iou, best))
+    return keep_phrases(batch, batch.labelled)
+
+
+def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
+    """The batch with the phrases of ``keep`` (P,) bool alone, and without the captions that lose all of theirs.
+
+    Images stay. Where nothing is kept the first phrase is, so that a process of many always has something to run.
+    """
+    if bool(keep.all()):
+        return batch
+    if not bool(keep.any()):
+        keep = torch.arange(len(keep), device=keep.device) == 0
+    lengths = torch.zeros_like(batch.lengths).index_add(0, batch.phrase_caption, keep.long())  # (B,)
+    captions = lengths.nonzero()[:, 0]
+    lengths = lengths[captions]
+    places = captions.tolist()
+    starts = lengths.cumsum(0) - lengths
+    phrase_caption = torch.repeat_interleave(torch.arange(len(captions), device=keep.device), lengths)
+    return replace(
+        batch,
+        captions=tuple(batch.captions[place] for place in places),
+        tokens=tuple(batch.tokens[place] for place in places),
+        caption_image=batch.caption_image[captions],
+        lengths=lengths,
+        steps=int(lengths.max()),
+        phrase_caption=phrase_caption,
+        phrase_step=torch.arange(len(phrase_caption), device=keep.device) - starts[phrase_caption],
+        **{name: getattr(batch, name)[keep] for name in _PER_PHRASE},
+    )
+
+
+_PER_PHRASE = ("token_spans", "spans", "has_box", "gold", "iou", "any_iou")
