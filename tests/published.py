@@ -49,12 +49,21 @@ def random_weights(seed: int = 0) -> dict[str, Tensor]:
     return weights
 
 
+def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
+    """TensorFlow's padding "SAME": as many zeros as ceil(size / stride) outputs need, the odd one at the end."""
+    pads = []
+    for size in (x.shape[3], x.shape[2]):
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        pads += [total // 2, total - total // 2]
+    return F.pad(x, pads)
+
+
 def run_published(weights: dict[str, Tensor], pixels: Tensor) -> list[Tensor]:
     """The output of each block, with batch norms as they were trained."""
 
     def layer(x: Tensor, conv: str, norm: str, stride: int = 1, groups: int = 1) -> Tensor:
         weight = weights[f"{conv}.weight"]
-        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2, groups=groups)
+        x = F.conv2d(pad_same(x, weight.shape[-1], stride), weight, stride=stride, groups=groups)
         moments = weights[f"{norm}.running_mean"], weights[f"{norm}.running_var"]
         return F.batch_norm(x, *moments, weights[f"{norm}.weight"], weights[f"{norm}.bias"], eps=EPSILON)
 

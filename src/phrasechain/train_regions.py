@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
@@ -36,19 +37,21 @@ from phrasechain.schema import Example, Regions
 from phrasechain.vision.anchors import cluster_sides
 from phrasechain.vision.augment import random_view
 from phrasechain.vision.extractor import RegionExtractor, as_input
+from phrasechain.vision.kept_maps import keep_maps, kept_maps
 from phrasechain.vision.network import RegionNetwork
 from phrasechain.vision.pixels import read_photo, read_rgb
 from phrasechain.vision.region_losses import NEAR
 from phrasechain.vision.teacher import WEIGHTS, LessonBatch, Teacher, stack_lessons
 from phrasechain.vision.weights import save_network
-from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, read_lesson
+from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, mirror, read_lesson
 
 LEVELS = 2
 CHECKPOINT = "checkpoint.safetensors"
 _WARM_UP, _LAST_RATE = 0.05, 0.01
 _CLIP = 10.0
 _STRIDE = 32  # of the coarsest map
-_WATCHED = 250  # photos of dev that are scored after each epoch
+_WATCHED = 150  # photos of dev, and of fit, that are scored after each epoch
+_MAPS = "maps"  # the folder, in that of the run, for what the trunk makes of the photos
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class Recipe:
     dimension: int = 256
     size: int = 384
     anchors: int = 9  # for each of the two maps
-    head_epochs: int = 2  # in which the trunk keeps its weights
-    epochs: int = 5  # in all
+    head_epochs: int = 3  # in which the trunk keeps its weights
+    epochs: int = 9  # in all
     batch: int = 16
     rate: float = 2e-3
     trunk_rate: float = 2e-3  # as a share of each weight tensor's size: folded ones differ by a factor of fifty
@@ -90,14 +93,20 @@ class _Run:
         self.averaged = {name: weight.detach().clone() for name, weight in teacher.state_dict().items()}
         self.step = 0
 
-    def learn(self, pixels: Tensor, lessons: LessonBatch) -> dict[str, float]:
-        """One step; returns the losses by name."""
-        torch.manual_seed(hash((self.recipe.seed, self.step)))
+    @property
+    def head_steps(self) -> int:
+        """How long the heads learn alone."""
+        return self.steps * self.recipe.head_epochs // self.recipe.epochs
+
+    def learn(self, seen: Tensor | tuple[Tensor, ...], lessons: LessonBatch) -> dict[str, float]:
+        """One step, from pixels (B, S, S, 3) or from the trunk's maps of them; returns the losses by name."""
+        torch.manual_seed(int(np.random.SeedSequence([self.recipe.seed, 2, self.step]).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * rate_at((self.step / self.steps - group["start"]) / (1 - group["start"]))
         for weight in self.tuned:
-            weight.requires_grad_(self.step >= self.steps * self.recipe.head_epochs // self.recipe.epochs)
-        losses = self.teacher(pixels, lessons)
+            weight.requires_grad_(self.step >= self.head_steps)
+        maps = self.teacher.network.trunk(as_input(seen)) if isinstance(seen, Tensor) else [m.float() for m in seen]
+        losses = self.teacher(maps, lessons)
         total = sum(weight * losses[name] for name, weight in WEIGHTS.items())
         self.optimizer.zero_grad()
         total.backward()
@@ -106,7 +115,8 @@ class _Run:
         self.step += 1
         follow = min(self.recipe.average, (1 + self.step) / (10 + self.step))
         for name, weight in self.teacher.state_dict().items():
-            self.averaged[name].lerp_(weight, 1 - follow)
+            if weight.is_floating_point():  # the batch norms also count their batches
+                self.averaged[name].lerp_(weight, 1 - follow)
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
     def averaged_teacher(self) -> Teacher:
@@ -167,12 +177,15 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     teacher = _teacher(lessons, len(vocabulary), start, recipe)
     with claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": _file_digest(start)}):
         if not weights.exists():
-            batches = _Steps(fit, lessons, vocabulary, recipe)
+            batches = _Steps(fit, lessons, vocabulary, recipe, out / _MAPS)
             run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
             run.resume()
             forget_after(out, run.step)
+            if run.step < run.head_steps:
+                keep_maps(out / _MAPS, teacher.network.trunk, [_path(example) for example in fit], recipe.size)
             _learn(run, batches, dev[:_WATCHED])
             save_network(weights, run.averaged_teacher().network)
+            shutil.rmtree(out / _MAPS, ignore_errors=True)
     return weights
 
 
@@ -181,10 +194,10 @@ def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
     loader = DataLoader(batches, batch_size=None, sampler=range(run.step, run.steps), num_workers=1, prefetch_factor=3)
     with progress_bar() as bar:
         shown = bar.add_task("training", total=run.steps, completed=run.step)
-        for pixels, lessons in loader:
-            if isinstance(pixels, str):
-                raise DataError(pixels)
-            losses = run.learn(as_input(pixels), lessons)
+        for seen, lessons in loader:
+            if isinstance(seen, str):
+                raise DataError(seen)
+            losses = run.learn(seen, lessons)
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
             log(run.folder, {"step": run.step, **losses})
             if run.step % batches.per_epoch == 0:
@@ -295,25 +308,47 @@ class _Steps(Dataset[Any]):
     """The batch of every step, by its number; two texts, of which the first says why, where a photo is broken."""
 
     def __init__(
-        self, examples: Sequence[Example], lessons: Sequence[Lesson], vocabulary: Vocabulary, recipe: Recipe
+        self,
+        examples: Sequence[Example],
+        lessons: Sequence[Lesson],
+        vocabulary: Vocabulary,
+        recipe: Recipe,
+        maps: Path,
     ) -> None:
         self.examples, self.lessons, self.vocabulary, self.recipe = examples, lessons, vocabulary, recipe
+        self.maps = maps
         self.per_epoch = max(1, len(examples) // recipe.batch)
 
-    def __getitem__(self, step: int) -> tuple[Tensor, LessonBatch] | tuple[str, str]:
+    def __getitem__(self, step: int) -> tuple[Tensor | tuple[Tensor, ...], LessonBatch] | tuple[str, str]:
         recipe = self.recipe
         epoch, place = divmod(step, self.per_epoch)
         order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(self.examples))
+        numbers = order[place * recipe.batch : (place + 1) * recipe.batch].tolist()
         chance = np.random.default_rng([recipe.seed, 1, step])
-        views = []
-        for number in order[place * recipe.batch : (place + 1) * recipe.batch]:
-            try:
-                image = read_rgb(_path(self.examples[number]))
-            except DataError as error:  # raised again where no trace of this process comes with it
-                return str(error), ""
-            views.append(random_view(image, self.lessons[number], self.vocabulary, recipe.size, chance))
-        pixels = torch.from_numpy(np.stack([view for view, _ in views]))  # (B, S, S, 3)
-        return pixels, stack_lessons([lesson for _, lesson in views], len(self.vocabulary))
+        try:
+            seen, lessons = self._kept(numbers, chance) if epoch < recipe.head_epochs else self._views(numbers, chance)
+        except DataError as error:  # raised again where no trace of this process comes with it
+            return str(error), ""
+        return seen, stack_lessons(lessons, len(self.vocabulary))
+
+    def _kept(self, numbers: list[int], chance: np.random.Generator) -> tuple[tuple[Tensor, ...], list[Lesson]]:
+        """The trunk's maps of photos, half of them mirrored."""
+        mirrored = (chance.random(len(numbers)) < 0.5).tolist()
+        lessons = [
+            mirror(self.lessons[number], self.vocabulary) if turned else self.lessons[number]
+            for number, turned in zip(numbers, mirrored, strict=True)
+        ]
+        return kept_maps(self.maps, list(zip(numbers, mirrored, strict=True))), lessons
+
+    def _views(self, numbers: list[int], chance: np.random.Generator) -> tuple[Tensor, list[Lesson]]:
+        """Random views of photos: (B, S, S, 3) uint8."""
+        views, lessons = [], []
+        for number in numbers:
+            image = read_rgb(_path(self.examples[number]))
+            view, lesson = random_view(image, self.lessons[number], self.vocabulary, self.recipe.size, chance)
+            views.append(view)
+            lessons.append(lesson)
+        return torch.from_numpy(np.stack(views)), lessons
 
 
 def _digest(examples: Sequence[Example]) -> str:

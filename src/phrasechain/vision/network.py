@@ -7,11 +7,13 @@ photo's size nor its shape matters; pixels are the photo squashed to a square.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import fuse_conv_bn_eval
 
 from phrasechain.boxes import decode_offsets_xyxy, spatial_features_xyxy
 from phrasechain.vision.align import roi_align
@@ -22,7 +24,6 @@ WIDTH = 128  # channels of the pyramid
 CELLS = 5  # a region is pooled as CELLS × CELLS
 SEMANTIC = 1280  # channels of the trunk's last layer
 HIDDEN = 512
-_SPREADS = (7.0, 6.0, 2.5)  # of the trunk's maps on photos: divided by these they are about 1
 _LARGEST_GROWTH = 4.0  # of a proposal over its anchor, as a logarithm
 
 
@@ -48,23 +49,37 @@ class Described(NamedTuple):
     quality: Tensor  # (B, K) logits: how well these fit something that a caption would name
 
 
+class Layer(nn.Module):
+    """A convolution and its batch norm; :func:`without_norms` makes one of the two."""
+
+    def __init__(self, width: int, out: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, out, kernel, stride, kernel // 2)
+        self.norm: nn.Module = nn.BatchNorm2d(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(self.conv(x)))
+
+
 class Pyramid(nn.Module):
     """Maps at stride 16 and 32 that know each other, and the one at stride 8."""
 
     def __init__(self) -> None:
         super().__init__()
         c3, c4, c5 = CHANNELS
-        self.from_c3 = nn.Conv2d(4 * c3, WIDTH, 1)  # 2 × 2 positions of stride 8 lie in one of stride 16
-        self.from_c4 = nn.Conv2d(c4, WIDTH, 1)
-        self.from_c5 = nn.Conv2d(c5, WIDTH, 1)
-        self.smooth_fine = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
-        self.smooth_coarse = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.from_c3 = Layer(4 * c3, WIDTH, 1)  # 2 × 2 positions of stride 8 lie in one of stride 16
+        self.from_c4 = Layer(c4, WIDTH, 1)
+        self.from_c5 = Layer(c5, WIDTH, 1)
+        self.from_fine = Layer(WIDTH, WIDTH, 3, stride=2)
+        self.smooth_fine = Layer(WIDTH, WIDTH, 3)
+        self.smooth_coarse = Layer(WIDTH, WIDTH, 3)
 
     def forward(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Tensor, Tensor]:
-        c3, c4, c5 = (each / spread for each, spread in zip((c3, c4, c5), _SPREADS, strict=True))
         coarse = self.from_c5(c5)
         fine = self.from_c4(c4) + self.from_c3(F.pixel_unshuffle(c3, 2)) + F.interpolate(coarse, scale_factor=2.0)
-        return F.relu(self.smooth_fine(F.relu(fine))), F.relu(self.smooth_coarse(F.relu(coarse)))
+        fine = F.relu(self.smooth_fine(F.relu(fine)))
+        coarse = coarse + self.from_fine(fine)
+        return fine, F.relu(self.smooth_coarse(F.relu(coarse)))
 
 
 class ProposalHead(nn.Module):
@@ -72,7 +87,7 @@ class ProposalHead(nn.Module):
 
     def __init__(self, anchors: int) -> None:
         super().__init__()
-        self.look = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.look = Layer(WIDTH, WIDTH, 3)
         self.say = nn.Conv2d(WIDTH, anchors * 5, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,6 +104,7 @@ class RegionHead(nn.Module):
         self.shape = nn.Linear(CELLS * CELLS * WIDTH, HIDDEN)
         self.meaning = nn.Linear(SEMANTIC, HIDDEN)
         self.place = nn.Linear(5, HIDDEN)
+        self.norm = nn.LayerNorm(HIDDEN)
         self.feature = nn.Linear(HIDDEN, dimension)
         self.judge = nn.Linear(HIDDEN, 5)
 
@@ -96,7 +112,7 @@ class RegionHead(nn.Module):
         pooled = roi_align(maps.fine, boxes, CELLS).flatten(2)  # (B, K, CELLS²·WIDTH)
         meaning = roi_align(maps.meaning, boxes, 1).flatten(2)  # (B, K, HIDDEN)
         place = spatial_features_xyxy(boxes, boxes.new_ones(2))
-        hidden = F.relu(self.shape(pooled) + meaning + self.place(place))
+        hidden = F.relu(self.norm(self.shape(pooled) + meaning + self.place(place)))
         judged = self.judge(hidden)
         return Described(self.feature(hidden), shift(judged[..., 1:], boxes), judged[..., 0])
 
@@ -119,13 +135,26 @@ class RegionNetwork(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Maps, Dense]:
         """Pixels (B, 3, S, S) in [-1, 1]."""
-        c3, c4, c5 = self.trunk(pixels)
+        return self.look(*self.trunk(pixels))
+
+    def look(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Maps, Dense]:
+        """What the heads make of the trunk's maps."""
         fine, coarse = self.pyramid(c3, c4, c5)
         said = torch.cat([head(x) for head, x in zip(self.propose, (fine, coarse), strict=True)], 1)  # (B, N, 5)
         semantic = relu6(self.widen(c5)).permute(0, 2, 3, 1)  # (B, S/32, S/32, SEMANTIC)
         meaning = self.describe.meaning(semantic)  # before it is pooled, not after: the same, once for all boxes
         maps = Maps(fine, meaning.permute(0, 3, 1, 2))
         return maps, Dense(said[..., 0], shift(said[..., 1:], self.anchors))
+
+
+def without_norms(network: RegionNetwork) -> RegionNetwork:
+    """A copy for inference, with every batch norm folded into its convolution."""
+    network = copy.deepcopy(network).eval()
+    for layer in network.modules():
+        if isinstance(layer, Layer) and isinstance(layer.norm, nn.BatchNorm2d):
+            layer.conv = fuse_conv_bn_eval(layer.conv, layer.norm)
+            layer.norm = nn.Identity()
+    return network
 
 
 def shift(offsets: Tensor, boxes: Tensor) -> Tensor:

@@ -58,12 +58,16 @@ def proposal_losses(score: Tensor, boxes: Tensor, anchors: Tensor, named: Tensor
 
 
 def quality_losses(quality: Tensor, refined: Tensor, boxes: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the judged overlap, and GIoU loss of the refined boxes near a named one."""
+    """Cross-entropy of the judged overlap, and GIoU loss of the refined boxes near a named one.
+
+    Rows of zeros, which fill up the boxes of an image, count for nothing.
+    """
     overlap, owner = iou_xyxy(boxes[:, :, None], named[:, None]).max(-1)  # (B, K)
     gold = named.gather(1, owner[..., None].expand(-1, -1, 4))
     after = iou_xyxy(refined, gold).detach()
     near = overlap >= NEAR
-    judged = F.binary_cross_entropy_with_logits(quality, after)
+    real = area_xyxy(boxes) > 0
+    judged = F.binary_cross_entropy_with_logits(quality[real], after[real], reduction="sum") / real.sum().clamp_min(1)
     return judged, ((1 - giou_xyxy(refined, gold)) * near).sum() / near.sum().clamp_min(1)
 
 

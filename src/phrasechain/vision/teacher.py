@@ -79,9 +79,9 @@ class Teacher(nn.Module):
         self.network.trunk.load_state_dict(fold_published(weights))
         self.network.widen.load_state_dict(fold(weights, "_conv_head", "_bn1"))
 
-    def forward(self, pixels: Tensor, lessons: LessonBatch) -> dict[str, Tensor]:
-        """The losses by name: pixels (B, 3, S, S)."""
-        maps, dense = self.network(pixels)
+    def forward(self, trunk_maps: Sequence[Tensor], lessons: LessonBatch) -> dict[str, Tensor]:
+        """The losses by name, from the trunk's maps of B photos."""
+        maps, dense = self.network.look(*trunk_maps)
         score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
         boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), lessons.named)  # (B, K, 4)
         return {"score": score, "extent": extent} | self._region_losses(maps, boxes, lessons)

@@ -1,6 +1,9 @@
 """EfficientNet-Lite0 (Tan & Le, 2019, in its variant without squeeze-and-excitation), batch norms folded away.
 
 Every convolution carries the bias that its batch norm left, so training and inference run the same few operators.
+
+The published network pads on the right and below where a stride leaves a choice, torch on the left and above. So the
+kernels are kept turned by half a turn and the photo goes through upside down, which is the same for free.
 """
 
 from __future__ import annotations
@@ -62,9 +65,14 @@ class Trunk(nn.Module):
         self.late = nn.Sequential(*stages[_SPLIT + 2 :])
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        c3 = self.early(relu6(self.stem(pixels)))
+        c3 = self.early(relu6(self.stem(half_turn(pixels))))
         c4 = self.middle(c3)
-        return c3, c4, self.late(c4)
+        c5 = self.late(c4)
+        return half_turn(c3), half_turn(c4), half_turn(c5)
+
+
+def half_turn(x: Tensor) -> Tensor:
+    return x.flip(2, 3)
 
 
 def relu6(x: Tensor) -> Tensor:
@@ -81,7 +89,7 @@ def fold(weights: Mapping[str, Tensor], conv: str, norm: str) -> dict[str, Tenso
 
 
 def fold_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The published ImageNet weights as a state of :class:`Trunk`."""
+    """The published ImageNet weights as a state of :class:`Trunk`: without batch norms, turned by half a turn."""
     parts = {"stem": fold(weights, "_conv_stem", "_bn0")}
     number = 0
     for stage, (count, _, _, expansion, _) in enumerate(STAGES):
@@ -93,7 +101,8 @@ def fold_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             parts[f"{ours}.filter"] = fold(weights, f"{theirs}._depthwise_conv", f"{theirs}._bn1")
             parts[f"{ours}.project"] = fold(weights, f"{theirs}._project_conv", f"{theirs}._bn2")
             number += 1
-    return {f"{part}.{name}": tensor for part, pair in parts.items() for name, tensor in pair.items()}
+    state = {f"{part}.{name}": tensor for part, pair in parts.items() for name, tensor in pair.items()}
+    return {name: half_turn(tensor) if tensor.dim() == 4 else tensor for name, tensor in state.items()}
 
 
 def _home(stage: int) -> tuple[str, int]:

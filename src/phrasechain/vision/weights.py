@@ -17,9 +17,9 @@ from torch import Tensor
 from phrasechain.data.shard import MAX_DIMENSION
 from phrasechain.errors import DataError, one_line
 from phrasechain.files import reason, write_atomically
-from phrasechain.vision.network import RegionNetwork
+from phrasechain.vision.network import RegionNetwork, without_norms
 
-FORMAT = "phrasechain regions 1"
+FORMAT = "phrasechain regions 2"
 _LARGEST = 1 << 28  # bytes; the embedded file has 13 million
 _LARGEST_SIDE = 2048  # of the square that photos are squashed to
 _MOST_ANCHORS = 100
@@ -35,8 +35,8 @@ class Loaded:
 
 
 def save_network(path: Path, network: RegionNetwork) -> None:
-    """Write the network, all or nothing."""
-    tensors = {name: tensor.half().contiguous() for name, tensor in network.state_dict().items()}
+    """Write the network, without its batch norms, all or nothing."""
+    tensors = {name: tensor.half().contiguous() for name, tensor in without_norms(network).state_dict().items()}
     tensors[_SIDES] = network.sides.float()
     shape = {"dimension": network.dimension, "size": network.size}
     write_atomically(path, _with_sorted_header(save(tensors, {"format": FORMAT, "shape": json.dumps(shape)})))
@@ -85,4 +85,4 @@ def _empty_network(shape: Any, sides: Tensor) -> RegionNetwork:
         raise DataError(f"broken weights: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
     if sides.ndim != 3 or len(sides) != 2 or sides.shape[2] != 2 or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
         raise DataError(f"broken weights: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
-    return RegionNetwork(dimension, sides, size)
+    return without_norms(RegionNetwork(dimension, sides, size))
