@@ -1,0 +1,122 @@
+"""From token vectors to the vectors of phrases and of what stands between them (paper, section 4.2).
+
+    (→h, ←h) = BiLSTM(Embed(c_1 … c_L))        p^t = [→h at the last token of phrase t ; ←h at its first]
+
+The transition from phrase t-1 to t is told some of
+
+    M  [→h before phrase t starts ; ←h after phrase t-1 ends]: at the two ends of the words between them
+    L  p^{t-1}
+    R  p^t
+    G  [→h at the caption's last token ; ←h at its first]
+
+Where two phrases touch, M is [→h at the last token of t-1 ; ←h at the first token of t]: the formula is the same, and
+each state still has read up to the seam. Phrases that overlap keep to it as well. Before a caption's first token and
+after its last there is nothing read, and the state is the LSTM's initial one, zeros.
+
+Axes: B captions, L tokens, H states of one direction, P phrases, T phrases of the longest chain.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from phrasechain.data.batch import Batch
+from phrasechain.errors import DataError, unknown_name
+from phrasechain.text.base import Captions, TextEncoder
+
+#: The parts of a context, each of 2 H values, in their order.
+CONTEXTS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "M": ("M",),
+    "M+LR": ("M", "L", "R"),
+    "M+LR+G": ("M", "L", "R", "G"),
+}
+
+
+class TokenStates(NamedTuple):
+    """The states of both directions at each token. Row L stands for both ends: after the last token and, as -1, before
+    the first."""
+
+    forward: Tensor  # (B, L + 1, H)
+    backward: Tensor  # (B, L + 1, H)
+    last: Tensor  # (B,) int64: the place of each caption's last token
+
+
+class PhraseEncoder(nn.Module):
+    """Captions → token vectors → dropout → BiLSTM → dropout → the vectors of phrases and of their contexts.
+
+    Args:
+        encoder: gives the token vectors.
+        hidden: H; the vector of a phrase has ``dimension`` 2 H, a context ``context_dimension``.
+        context: what transitions are told, one of ``CONTEXTS``.
+        dropout: of the token vectors and of the states.
+        packed: read each caption to its own end, so that nothing depends on the rest of the batch. The authors' code
+            reads on over the padding: its backward states start there, G takes the forward state at the padding's end,
+            and what comes before the first token is, by a negative index, that state too.
+    """
+
+    def __init__(
+        self, encoder: TextEncoder, hidden: int, *, context: str = "M", dropout: float = 0.0, packed: bool = True
+    ) -> None:
+        super().__init__()
+        if context not in CONTEXTS:
+            raise DataError(unknown_name("context", context, CONTEXTS))
+        self.encoder, self.context, self.packed = encoder, context, packed
+        self.dimension = 2 * hidden
+        self.context_dimension = len(CONTEXTS[context]) * self.dimension
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = nn.LSTM(encoder.dimension, hidden, batch_first=True, bidirectional=True)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The vectors of phrases (P, 2 H), and of contexts (B, T-1, c) or None where there is none."""
+        states = self.read(batch.tokens)
+        phrases = phrase_vectors(states, batch.token_spans, batch.phrase_caption)
+        return phrases, context_vectors(states, self.context, batch) if CONTEXTS[self.context] else None
+
+    def read(self, captions: Captions) -> TokenStates:
+        """The states at the tokens of captions, none of which is empty."""
+        tokens, counts = self.dropout(self.encoder(captions)), torch.tensor([len(caption) for caption in captions])
+        if self.packed:
+            packed = pack_padded_sequence(tokens, counts, batch_first=True, enforce_sorted=False)
+            states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens.shape[1] + 1)
+        else:
+            states = self.lstm(tokens)[0]
+            states, counts = torch.cat([states, states[:, -1:]], 1), torch.full_like(counts, tokens.shape[1])
+        forward, backward = self.dropout(states).chunk(2, -1)
+        return TokenStates(forward, backward, (counts - 1).to(tokens.device, non_blocking=True))
+
+
+def phrase_vectors(states: TokenStates, token_spans: Tensor, phrase_caption: Tensor) -> Tensor:
+    """p = [→h at the phrase's last token ; ←h at its first]: spans (P, 2) and captions (P,) to (P, 2 H)."""
+    first, end = token_spans.unbind(1)
+    return torch.cat([states.forward[phrase_caption, end - 1], states.backward[phrase_caption, first]], -1)
+
+
+def context_vectors(states: TokenStates, context: str, batch: Batch) -> Tensor:
+    """The parts of a context for each transition: (B, T-1, parts · 2 H), zeros past each chain's end."""
+    right = batch.phrase_step.nonzero()[:, 0]  # (Q,) phrases with another before them, which stands right before
+    left, caption, spans = right - 1, batch.phrase_caption[right], batch.token_spans
+    makers = {
+        "M": lambda: _between(states, caption, spans[left, 1], spans[right, 0]),
+        "L": lambda: phrase_vectors(states, spans[left], caption),
+        "R": lambda: phrase_vectors(states, spans[right], caption),
+        "G": lambda: _whole_caption(states)[caption],
+    }
+    values = torch.cat([makers[part]() for part in CONTEXTS[context]], -1)  # (Q, parts · 2 H)
+    chains = values.new_zeros(len(states.last), batch.steps - 1, values.shape[-1])
+    return chains.index_put((caption, batch.phrase_step[right] - 1), values)
+
+
+def _between(states: TokenStates, caption: Tensor, end: Tensor, start: Tensor) -> Tensor:
+    """M of phrases that end and start there: (Q,) each to (Q, 2 H)."""
+    return torch.cat([states.forward[caption, start - 1], states.backward[caption, end]], -1)
+
+
+def _whole_caption(states: TokenStates) -> Tensor:
+    """G of each caption: (B, 2 H)."""
+    caption = torch.arange(len(states.last), device=states.last.device)
+    return torch.cat([states.forward[caption, states.last], states.backward[:, 0]], -1)

@@ -1,0 +1,168 @@
+"""The encoder ``transformer``: any Hugging Face text encoder, through the library transformers (the extra ``hf``).
+
+A word's vector is the mean of the vectors of its pieces. Only weights in safetensors are loaded, and no code that
+comes with a model.
+
+Axes: B captions, L tokens, S pieces, D features.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from phrasechain.errors import DataError, one_line
+from phrasechain.text.base import Captions, TextEncoder, longest
+
+_UNUSED = "pooler."  # weights that do not matter here, so they may be missing
+_NO_LIMIT = 1_000_000  # pieces; what tokenisers without a limit call theirs is larger
+
+
+class TransformerEncoder(TextEncoder):
+    """Vectors of the last layer, (B, L, D); a word without pieces is zeros. :meth:`from_pretrained` makes one.
+
+    Args:
+        config: of the model, as in its config.json.
+        tokenizer: its fast tokeniser, the text of tokenizer.json.
+        limit: pieces that a caption may have, special ones included. A longer one is refused.
+        frozen: no weight is trained, and dropout stays off.
+        name: for messages.
+    """
+
+    def __init__(
+        self, *, config: dict[str, Any], tokenizer: str, limit: int, frozen: bool = True, name: str = "transformer"
+    ) -> None:
+        super().__init__()
+        transformers = _library()
+        self._settings = {"config": config, "tokenizer": tokenizer, "limit": limit, "frozen": frozen}
+        self.limit, self.frozen, self.name = limit, frozen, name
+        with _loading(name):
+            from tokenizers import Tokenizer
+
+            self._tokenizer = Tokenizer.from_str(tokenizer)
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            described = transformers.AutoConfig.for_model(**config)
+            model = transformers.AutoModel.from_config(described)
+            self.model = model.get_encoder() if described.is_encoder_decoder else model
+            self.dimension = int(described.hidden_size)
+        self.requires_grad_(not frozen)
+        self.train(self.training)
+
+    @classmethod
+    def from_pretrained(cls, name: str, frozen: bool = True) -> Self:
+        """The model of a hub id, ``ID@REVISION`` or a folder."""
+        transformers = _library()
+        place, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+        options = {"revision": revision or "main", "trust_remote_code": False}
+        with _quiet(transformers.utils.logging), _loading(name):
+            model, report = transformers.AutoModel.from_pretrained(
+                place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+            )
+            _require_trained(model, report["missing_keys"])
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, add_prefix_space=True, **options)
+            if not tokenizer.is_fast:
+                raise DataError(
+                    "it has no fast tokeniser (tokenizer.json), so its pieces cannot be told to their words"
+                )
+            encoder = cls(
+                config=model.config.to_dict(),
+                tokenizer=tokenizer.backend_tokenizer.to_str(),
+                limit=_limit(tokenizer, model.config),
+                frozen=frozen,
+                name=name,
+            )
+            source = model.get_encoder() if model.config.is_encoder_decoder else model
+            encoder.model.load_state_dict(source.state_dict())
+            encoder([["a"]])  # what is no text encoder fails here, not in the middle of a training
+        return encoder
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self._settings)
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen model stays as it is for evaluation."""
+        return super().train(mode and not self.frozen)
+
+    def forward(self, captions: Captions) -> Tensor:
+        B, L = len(captions), longest(captions)
+        device = next(self.model.parameters()).device
+        if not L:
+            return torch.zeros(B, L, self.dimension, device=device)
+        pieces = self._tokenizer.encode_batch([list(caption) for caption in captions], is_pretokenized=True)
+        S = max(len(each.ids) for each in pieces)
+        if self.limit < S:
+            words = next(len(caption) for each, caption in zip(pieces, captions, strict=True) if len(each.ids) == S)
+            raise DataError(f"{self.name} takes {self.limit} pieces; a caption of {words} words has {S}: shorten it")
+        ids = torch.tensor([each.ids + [0] * (S - len(each.ids)) for each in pieces], device=device)
+        counts = torch.tensor([len(each.ids) for each in pieces], device=device)
+        mask = (torch.arange(S, device=device) < counts[:, None]).long()  # (B, S)
+        vectors = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (B, S, D)
+        owned = [
+            (b * S + s, b * L + word)
+            for b, each in enumerate(pieces)
+            for s, word in enumerate(each.word_ids)
+            if word is not None  # a mark of the model's own
+        ]
+        return _word_means(vectors.flatten(0, 1), owned, B * L).view(B, L, self.dimension)
+
+
+def _word_means(vectors: Tensor, owned: list[tuple[int, int]], count: int) -> Tensor:
+    """The mean of each word's pieces, zeros for a word without: (B·S, D) and pairs of piece and word to (count, D)."""
+    piece, word = torch.tensor(owned, dtype=torch.int64, device=vectors.device).view(-1, 2).unbind(1)
+    sums = vectors.new_zeros(count, vectors.shape[1]).index_add(0, word, vectors[piece])
+    return sums / word.bincount(minlength=count).clamp(min=1)[:, None]
+
+
+def _limit(tokenizer: Any, config: Any) -> int:
+    """The pieces that the model has places for, as far as it says so."""
+    given = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
+    return int(min(limit for limit in (*given, _NO_LIMIT) if limit is not None and limit > 0))
+
+
+def _require_trained(model: Any, missing_keys: list[str]) -> None:
+    names = {name for name, _ in model.named_parameters() if _UNUSED not in name}
+    missing = sorted(names.intersection(missing_keys))
+    if missing:
+        raise DataError(f"not a trained model: {len(missing)} weights are missing, as {missing[0]!r}")
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise DataError("the encoder 'transformer' needs transformers: pip install 'phrasechain[hf]'") from None
+    return transformers
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Say in one line why a model cannot be loaded."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
+    except Exception as error:  # no network, no such model, other weights, a library that it needs …
+        raise DataError(f"{name}: cannot be loaded as a text encoder: {one_line(error)}") from None
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Keep the library's remarks to itself, and its bars too where there is no terminal."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if bars and not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
