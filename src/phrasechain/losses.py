@@ -104,12 +104,22 @@ def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch) -> Tensor:
 
 
 def _chain_kl(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
-    """KL(q ‖ p) of each caption, over its labelled phrases: (B,)."""
+    """KL(q ‖ p) of each caption over its labelled phrases, 0 where there are none: (B,), in no particular order.
+
+    Captions with an unlabelled phrase go apart: summing it out takes longer than all the rest.
+    """
     assert scores.transitions is not None
-    emissions, target = batch.to_chains(scores.emissions), batch.to_chains(q)  # (B, T, K)
-    crf = ChainCRF(emissions, scores.transitions, batch.lengths, batch.label_mask, validate=False)
-    labelled = batch.labelled
-    return crf.kl(target) if bool(labelled.all()) else crf.kl(target, batch.to_chains(labelled))
+    emissions, target, labelled = (batch.to_chains(each) for each in (scores.emissions, q, batch.labelled))  # (B, T, …)
+    transitions, lengths, labels = scores.transitions, batch.lengths, batch.label_mask
+    complete = labelled.sum(1) == lengths  # (B,)
+    if bool(complete.all()):
+        return ChainCRF(emissions, transitions, lengths, labels, validate=False).kl(target)
+    parts = []
+    for rows in (complete, ~complete):
+        if bool(rows.any()):
+            crf = ChainCRF(emissions[rows], transitions[rows], lengths[rows], labels[rows], validate=False)
+            parts.append(crf.kl(target[rows], None if rows is complete else labelled[rows]))
+    return torch.cat(parts)
 
 
 def _regression(offsets: Tensor | None, batch: Batch, regress: str, least_side: float) -> tuple[Tensor, Tensor]:
