@@ -8,6 +8,7 @@ Axes: B captions, L tokens, S pieces, D features.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,9 +50,9 @@ class TransformerEncoder(TextEncoder):
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
             described = transformers.AutoConfig.for_model(**config)
-            model = transformers.AutoModel.from_config(described)
-            self.model = model.get_encoder() if described.is_encoder_decoder else model
-            self.dimension = int(described.hidden_size)
+            self.model = _text_part(transformers.AutoModel.from_config(described, trust_remote_code=False))
+            self.dimension = int(self.model.config.hidden_size)
+            self._padding = int(self.model.config.pad_token_id or 0)
         self.requires_grad_(not frozen)
         self.train(self.training)
 
@@ -66,20 +67,20 @@ class TransformerEncoder(TextEncoder):
                 place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
             )
             _require_trained(model, report["missing_keys"])
-            tokenizer = transformers.AutoTokenizer.from_pretrained(place, add_prefix_space=True, **options)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
             if not tokenizer.is_fast:
                 raise DataError(
                     "it has no fast tokeniser (tokenizer.json), so its pieces cannot be told to their words"
                 )
+            config = json.loads(model.config.to_json_string(use_diff=False))
             encoder = cls(
-                config=model.config.to_dict(),
-                tokenizer=tokenizer.backend_tokenizer.to_str(),
-                limit=_limit(tokenizer, model.config),
+                config={key: value for key, value in config.items() if not key.startswith("_")},
+                tokenizer=_for_single_words(tokenizer.backend_tokenizer.to_str()),
+                limit=_limit(tokenizer, _text_part(model)),
                 frozen=frozen,
                 name=name,
             )
-            source = model.get_encoder() if model.config.is_encoder_decoder else model
-            encoder.model.load_state_dict(source.state_dict())
+            encoder.model.load_state_dict(_text_part(model).state_dict())
             encoder([["a"]])  # what is no text encoder fails here, not in the middle of a training
         return encoder
 
@@ -101,7 +102,7 @@ class TransformerEncoder(TextEncoder):
         if self.limit < S:
             words = next(len(caption) for each, caption in zip(pieces, captions, strict=True) if len(each.ids) == S)
             raise DataError(f"{self.name} takes {self.limit} pieces; a caption of {words} words has {S}: shorten it")
-        ids = torch.tensor([each.ids + [0] * (S - len(each.ids)) for each in pieces], device=device)
+        ids = torch.tensor([each.ids + [self._padding] * (S - len(each.ids)) for each in pieces], device=device)
         counts = torch.tensor([len(each.ids) for each in pieces], device=device)
         mask = (torch.arange(S, device=device) < counts[:, None]).long()  # (B, S)
         vectors = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (B, S, D)
@@ -121,10 +122,36 @@ def _word_means(vectors: Tensor, owned: list[tuple[int, int]], count: int) -> Te
     return sums / word.bincount(minlength=count).clamp(min=1)[:, None]
 
 
-def _limit(tokenizer: Any, config: Any) -> int:
+def _text_part(model: Any) -> Any:
+    """The encoder of an encoder-decoder, the text side of a model of text and images, or the model."""
+    if model.config.is_encoder_decoder:
+        return model.get_encoder()
+    return getattr(model, "text_model", model)
+
+
+def _for_single_words(tokenizer: str) -> str:
+    """The tokeniser, told that a space goes before every word it is given, where it does not know that by itself."""
+    content = json.loads(tokenizer)
+    before = content["pre_tokenizer"] or {}
+    first = before["pretokenizers"][0] if before.get("type") == "Sequence" else before
+    if first.get("type") == "ByteLevel":
+        first["add_prefix_space"] = True
+    elif first.get("type") == "Metaspace":
+        first["prepend_scheme"] = "always"
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _limit(tokenizer: Any, model: Any) -> int:
     """The pieces that the model has places for, as far as it says so."""
-    given = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
-    return int(min(limit for limit in (*given, _NO_LIMIT) if limit is not None and limit > 0))
+    offsets = [1 + part.padding_idx for name, part in model.named_modules() if _keeps_places(name, part)]
+    places = getattr(model.config, "max_position_embeddings", None)
+    given = (tokenizer.model_max_length, None if places is None else places - max(offsets, default=0), _NO_LIMIT)
+    return int(min(limit for limit in given if limit is not None and limit > 0))
+
+
+def _keeps_places(name: str, part: Any) -> bool:
+    """Whether it is a table of positions of RoBERTa's kind, where they begin after the id of padding."""
+    return name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
 
 
 def _require_trained(model: Any, missing_keys: list[str]) -> None:
