@@ -1,0 +1,360 @@
+"""Training a grounding model: from annotated captions and stored region features to a folder with the best model.
+
+A run folder holds ``config.json``, ``environment.jsonl`` (versions and command of each start), ``metrics.jsonl``,
+``curves.png`` and the best and the last checkpoint, which ``checkpoints.json`` names. What a step does follows from the
+seed and its number alone: a run that was killed goes on from its last checkpoint and ends as if it had not been.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from importlib.metadata import version
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from phrasechain import __version__
+from phrasechain.batches import BY, Part, Share, Steps, make_groups
+from phrasechain.build import build_model
+from phrasechain.checkpoint import (
+    WEIGHTS,
+    Card,
+    Pointers,
+    Source,
+    point_to,
+    read_pointers,
+    read_tensors,
+    read_training,
+    remove_leftovers,
+    save_checkpoint,
+    step_folder,
+)
+from phrasechain.config import Config, config_dict
+from phrasechain.config import Data as DataConfig
+from phrasechain.curves import SCORES, draw_curves
+from phrasechain.data.coverage import unfit_regions
+from phrasechain.data.dataset import open_dataset
+from phrasechain.data.flickr30k import AUTHORS, CORRECTED
+from phrasechain.data.regimes import is_scored
+from phrasechain.data.store import FeatureStore
+from phrasechain.decode import DECODERS
+from phrasechain.errors import DataError, one_line, unknown_name
+from phrasechain.evaluate_run import count_right
+from phrasechain.files import reason
+from phrasechain.learner import CLIPS, OPTIMIZERS, PRECISIONS, SCHEDULES, Learner
+from phrasechain.losses import DIVIDE, REGRESS, TARGETS, UNLABELLED
+from phrasechain.memory import keep_freed_memory
+from phrasechain.processes import start_processes
+from phrasechain.progress import progress_bar
+from phrasechain.run_folder import FORMAT, claimed, forget_after, log
+from phrasechain.schema import Example
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+RUN_FORMAT = "phrasechain run 1"
+Note = Callable[[Mapping[str, float]], None]
+READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
+
+
+def train(
+    data: Path, features: Path, out: Path, config: Config, device: str = "auto", tensorboard: bool = False
+) -> Path:
+    """Train a model and return its run folder. A finished run is left as it is; an unfinished one goes on.
+
+    ``data`` is a dataset, ``features`` a store with the regions of its images. Started by ``torchrun`` or ``accelerate
+    launch``, all processes share each step.
+    """
+    _check_names(config)
+    keep_freed_memory()
+    store = FeatureStore.open(features)
+    fit, dev = _read_splits(data, config.data)
+    identity = {
+        FORMAT: RUN_FORMAT,
+        **config_dict(config),
+        "annotations": _digest([*fit, *dev]),
+        "regions": _check_regions([*fit, *dev], store),
+    }
+    processes = start_processes(device)
+    with _held(out, identity, processes):
+        pointers = read_pointers(out)
+        if pointers is None or not pointers.is_finished:
+            _Run(out, config, fit, dev, store, processes).finish(tensorboard)
+    return out
+
+
+class _Run:
+    """A run that is not finished: the learner, what it learns from, and the folder that keeps it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        fit: Sequence[Example],
+        dev: Sequence[Example],
+        store: FeatureStore,
+        processes: Accelerator,
+    ) -> None:
+        how, loss = config.train, config.loss
+        self.folder, self.config, self.dev, self.store, self.processes = folder, config, dev, store, processes
+        self.plan = Steps(make_groups(fit, how.by), by=how.by, batch=how.batch, window=how.window, seed=how.seed)
+        self.share = Share(
+            self.plan,
+            store,
+            unboxed=config.data.unboxed,
+            unlabelled=loss.unlabelled,
+            divide=loss.divide,
+            regress=loss.regress,
+            index=processes.process_index,
+            count=processes.num_processes,
+            parts=how.accumulate,
+        )
+        self.steps = how.steps or max(1, ceil(how.epochs * self.plan.per_epoch))
+        self.score_every = how.score_every or self.plan.per_epoch
+        torch.manual_seed(how.seed)
+        model = build_model(config, fit, store).to(processes.device).train()
+        self.learner = Learner(model, how, loss, self.steps, processes)
+        self.pointers: Pointers | None = None
+        self.best: float | None = None  # accuracy on dev
+        self.stale = 0  # scores since then
+
+    def finish(self, tensorboard: bool) -> None:
+        """Everything that is left to do."""
+        self._go_on()
+        if self.processes.is_main_process:
+            _note_environment(self.folder, self.learner.step, self.processes)
+            forget_after(self.folder, self.learner.step)
+        with _notes(self.folder, self.learner.step, self.processes, tensorboard) as note:
+            self._learn(note)
+        if self.processes.is_main_process and self.pointers is not None:
+            draw_curves(self.folder)
+            point_to(self.folder, Pointers(self.pointers.last, self.pointers.best, is_finished=True))
+
+    def _go_on(self) -> None:
+        """Take up the last checkpoint, if there is one."""
+        self.pointers = read_pointers(self.folder)
+        if self.processes.is_main_process:
+            remove_leftovers(self.folder, self.pointers)
+        if self.pointers is None:
+            return
+        last = self.folder / self.pointers.last
+        tensors, state = read_training(last)
+        try:
+            self.best, self.stale = state["best"], int(state["stale"])
+            self.learner.go_on(int(state["step"]), read_tensors(last / WEIGHTS), tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"{last}: broken checkpoint: {one_line(error)}; remove the run to begin anew") from None
+
+    def _learn(self, note: Note) -> None:
+        learner = self.learner
+        loader = DataLoader(
+            self.share,
+            batch_size=None,
+            sampler=range(learner.step, self.steps),
+            num_workers=self.config.train.workers,
+            pin_memory=self.processes.device.type == "cuda",
+        )
+        batches = iter(loader)
+        with progress_bar(self.processes.is_main_process) as bar:
+            shown = bar.add_task("training", total=self.steps, completed=learner.step)
+            while learner.step < self.steps and not self._is_stale():
+                start = time.perf_counter()
+                figures = learner.learn(_raised(next(batches)))
+                seconds = time.perf_counter() - start
+                note({"step": learner.step, **figures, "seconds": seconds})
+                bar.update(shown, completed=learner.step, description=self._says(figures, seconds))
+                self._score_and_save(note)
+
+    def _is_stale(self) -> bool:
+        return 0 < self.config.train.patience <= self.stale
+
+    def _says(self, figures: Mapping[str, float], seconds: float) -> str:
+        accuracy = "–" if self.best is None else f"{100 * self.best:.1f}"
+        return f"loss {figures['loss']:.3f}, best on dev {accuracy} %, {figures['phrases'] / seconds:,.0f} phrases/s"
+
+    def _score_and_save(self, note: Note) -> None:
+        """Score dev and write a checkpoint, where it is time for that."""
+        step = self.learner.step
+        is_last = step == self.steps
+        score = None
+        if step % self.score_every == 0 or is_last:
+            score, first = self._score()
+            note({"step": step, **dict(zip(SCORES, (score, first), strict=True))})
+        if score is not None or step % self.config.train.save_every == 0:
+            self._save(score)
+
+    def _score(self) -> tuple[float, float]:
+        """The accuracy on dev: of all captions, which chooses the best checkpoint, and of caption 0."""
+        mine = self.dev[self.processes.process_index :: self.processes.num_processes]
+        with self.learner.scored_model() as model:
+            counts = count_right(model, mine, self.store, self.config.decode.how, self.processes.device)
+        counts = self.processes.reduce(counts, "sum")
+        (first_right, first), (right, phrases) = counts.tolist()
+        return right / phrases, first_right / max(first, 1)
+
+    def _save(self, score: float | None) -> None:
+        """Write a checkpoint and point to it; a score that is the best so far makes it the best one too."""
+        name = step_folder(self.learner.step)
+        is_best = self.best is None or (score is not None and score > self.best)
+        if score is not None:
+            self.best, self.stale = (score, 0) if is_best else (self.best, self.stale + 1)
+        best = name if is_best or self.pointers is None else self.pointers.best
+        self.pointers = Pointers(name, best, is_finished=False)
+        self.learner.forget()  # what no checkpoint keeps
+        if self.processes.is_main_process:
+            state = {"step": self.learner.step, "best": self.best, "stale": self.stale}
+            learner = self.learner
+            save_checkpoint(
+                self.folder / name, learner.model, learner.kept_weights(), self._card(score), learner.state(), state
+            )
+            point_to(self.folder, self.pointers)
+
+    def _card(self, score: float | None) -> Card:
+        config = self.config
+        return Card(
+            model=config.model,
+            regions=Source.of(self.store),
+            decode=config.decode.how,
+            step=self.learner.step,
+            score=score,
+            trained=config_dict(config),
+        )
+
+
+def _raised(parts: list[Part] | DataError) -> list[Part]:
+    if isinstance(parts, DataError):
+        raise parts
+    return parts
+
+
+@contextmanager
+def _held(out: Path, identity: dict[str, Any], processes: Accelerator) -> Iterator[None]:
+    """Hold the run folder, of which the first process is in charge; what cannot be written is one line."""
+    try:
+        with claimed(out, identity) if processes.is_main_process else nullcontext():
+            processes.wait_for_everyone()
+            yield
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or out}: cannot be written: {reason(error)}; make room and run the same command again, "
+            "what was trained is kept"
+        ) from None
+
+
+@contextmanager
+def _notes(folder: Path, step: int, processes: Accelerator, tensorboard: bool) -> Iterator[Note]:
+    """What notes figures in ``metrics.jsonl``, and for TensorBoard if that is asked for; in the first process only."""
+    if not processes.is_main_process:
+        yield lambda figures: None
+        return
+    writer = _tensorboard(folder, step) if tensorboard else None
+
+    def note(figures: Mapping[str, float]) -> None:
+        log(folder, figures)
+        if writer is not None:
+            for name, value in figures.items():
+                writer.add_scalar(name, value, int(figures["step"]))
+
+    try:
+        yield note
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _tensorboard(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise DataError("--tensorboard: it is not installed: pip install 'phrasechain[train]'") from None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+
+def _note_environment(folder: Path, step: int, processes: Accelerator) -> None:
+    """One line for each time that the run was started."""
+    found = {
+        "step": step,
+        "command": sys.argv,
+        "phrasechain": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "accelerate", "numpy", "safetensors")},
+        "platform": platform.platform(),
+        "device": str(processes.device),
+        "processes": processes.num_processes,
+        "threads": torch.get_num_threads(),
+    }
+    with (folder / "environment.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(found) + "\n")
+
+
+def _check_names(config: Config) -> None:
+    """Refuse names that nothing bears, before any work."""
+    how, loss = config.train, config.loss
+    for kind, name, known in (
+        ("reading of the data", config.data.reading, READINGS),
+        ("targets", loss.targets, TARGETS),
+        ("treatment of unlabelled phrases", loss.unlabelled, UNLABELLED),
+        ("division of the loss", loss.divide, DIVIDE),
+        ("choice of regressed regions", loss.regress, REGRESS),
+        ("optimizer", how.optimizer, OPTIMIZERS),
+        ("schedule", how.schedule, SCHEDULES),
+        ("way to batch", how.by, BY),
+        ("way to clip", how.clip_by, CLIPS),
+        ("precision", how.precision, PRECISIONS),
+        ("decoder", config.decode.how, DECODERS),
+    ):
+        if name not in known:
+            raise DataError(unknown_name(kind, name, known))
+
+
+def _read_splits(data: Path, wanted: DataConfig) -> tuple[list[Example], list[Example]]:
+    """The examples to learn from and those to watch."""
+    dataset = open_dataset(data, compatibility=READINGS[wanted.reading])
+    fit, dev = (list(dataset.examples(split)[: wanted.limit or None]) for split in (wanted.fit, wanted.dev))
+    for split, examples in ((wanted.fit, fit), (wanted.dev, dev)):
+        phrases = [phrase for example in examples for caption in example.captions for phrase in caption.phrases]
+        if not any(map(is_scored, phrases)):
+            raise DataError(f"{data}: no phrase with a box in its split {split!r}; there is nothing to learn from")
+    if both := {example.image for example in fit} & {example.image for example in dev}:
+        raise DataError(
+            f"{data}: {wanted.fit!r} and {wanted.dev!r} have {len(both):,} images in common, such as {min(both)}: the "
+            "best checkpoint would be chosen by what was learnt; set data.dev to another split"
+        )
+    return fit, dev
+
+
+def _digest(examples: Sequence[Example]) -> str:
+    """A hash of all that is learnt from the annotations."""
+    found = hashlib.sha256()
+    for example in examples:
+        found.update(repr((example.image, example.width, example.height)).encode())
+        for caption in example.captions:
+            found.update(repr((caption.index, caption.tokens)).encode())
+            for phrase in caption.phrases:
+                if phrase.first_token >= phrase.end_token:
+                    where = f"image {example.image}, caption {caption.index}, characters {phrase.start} to {phrase.end}"
+                    raise DataError(f"{where}: the phrase has no word in it; mend it or leave it out")
+                found.update(repr((phrase.first_token, phrase.end_token, phrase.is_visual, phrase.boxes)).encode())
+    return found.hexdigest()
+
+
+def _check_regions(examples: Sequence[Example], store: FeatureStore) -> dict[str, Any]:
+    """Refuse a store without the regions of these images; what is known of them otherwise, with a hash of the boxes."""
+    unfit = list(unfit_regions(examples, store))
+    if unfit:
+        more = f" (and {len(unfit) - 1:,} more images)" if len(unfit) > 1 else ""
+        raise DataError(f"{unfit[0]}{more}; extract the regions of these very images")
+    found = hashlib.sha256()
+    for example in examples:
+        found.update(store[example.image].boxes.tobytes())
+    return {**asdict(Source.of(store)), "boxes": found.hexdigest()}

@@ -1,0 +1,49 @@
+"""Run by torchrun: trains and asks in two processes, and notes what each of them saw.
+
+    torchrun --nproc-per-node 2 tests/two_processes.py PLAN.json
+
+The plan is a list of runs: data, features, out and settings. Each process writes ``seen-RANK.json`` into a run's
+folder: how many processes there are, and the captions of each of its steps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from phrasechain.batches import Part
+from phrasechain.evaluate_run import predict_run
+from phrasechain.learner import Learner
+from phrasechain.train import train
+from tiny_grounding import tiny_config
+
+seen: list[list[tuple[str, int]]] = []
+processes: list[int] = []
+learn = Learner.learn
+
+
+def watched(self: Learner, parts: Sequence[Part]) -> dict[str, float]:
+    processes[:] = [self.processes.num_processes, self.processes.process_index]
+    step = [
+        (batch.images[image], caption)
+        for batch, _ in parts
+        for image, caption in zip(batch.caption_image.tolist(), batch.captions, strict=True)
+    ]
+    seen.append(step)
+    return learn(self, parts)
+
+
+def main() -> None:
+    Learner.learn = watched  # type: ignore[method-assign]
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        seen.clear()
+        out = train(Path(run["data"]), Path(run["features"]), Path(run["out"]), tiny_config(*run["settings"]))
+        count, rank = processes
+        (out / f"seen-{rank}.json").write_text(json.dumps({"processes": count, "steps": seen}))
+        predict_run(out, Path(run["data"]), Path(run["features"]), "train", regime="all")
+
+
+if __name__ == "__main__":
+    main()
