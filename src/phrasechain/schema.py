@@ -5,8 +5,10 @@ Boxes are continuous, 0-based and half-open, x0, y0, x1, y1 in pixels of the ima
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,3 +89,70 @@ class Regions:
     features: NDArray[np.floating]  # (K, D), float16 or float32
     objectness: NDArray[np.float32] | None = None  # (K,)
     names: tuple[str, ...] | None = None  # the detector's class of each region
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another box for a phrase, and how probable it is that the phrase names it."""
+
+    box: Box
+    probability: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"box": list(self.box), "probability": self.probability}
+
+
+@dataclass(frozen=True, slots=True)
+class GroundedPhrase:
+    """A phrase of a caption, the box that was found for it, and the next best boxes, the most probable first."""
+
+    text: str
+    start: int  # [start, end) in code points of the caption
+    end: int
+    category: str
+    box: Box
+    probability: float
+    alternatives: tuple[Alternative, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "start": self.start,
+            "end": self.end,
+            "category": self.category,
+            "box": list(self.box),
+            "probability": self.probability,
+            "alternatives": [alternative.to_dict() for alternative in self.alternatives],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Grounding:
+    """What the phrases of one caption name in one image, in the order of the caption.
+
+    Where the image could not be grounded, ``error`` says why in one line, and there are no phrases.
+    """
+
+    path: str | None  # of the image; None if it came from memory
+    width: int  # of the image as displayed; 0 if it could not be read
+    height: int
+    caption: str
+    model: str
+    decode: str
+    phrases: tuple[GroundedPhrase, ...] = ()
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers, as JSON has them; ``error`` only where there is one."""
+        record = {
+            "image": {"path": self.path, "width": self.width, "height": self.height},
+            "caption": self.caption,
+            "model": self.model,
+            "decode": self.decode,
+            "phrases": [phrase.to_dict() for phrase in self.phrases],
+        }
+        return record if self.error is None else record | {"error": self.error}
+
+    def to_json(self) -> str:
+        """One line of JSON in ASCII, fit for a JSON lines file."""
+        return json.dumps(self.to_dict(), allow_nan=False)
