@@ -1,0 +1,157 @@
+"""The picture of a grounding: the photo with a box and a label for each phrase, and the caption below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw
+
+from phrasechain.draw.caption import caption_strip
+from phrasechain.draw.colours import WHITE, Style, style
+from phrasechain.draw.frames import chip_size, draw_chip, draw_frame, nested
+from phrasechain.draw.letters import ELLIPSIS, shortened, shown_line
+from phrasechain.draw.panel import Panel
+from phrasechain.draw.places import Rectangle, place_labels
+from phrasechain.errors import DataError
+from phrasechain.schema import GroundedPhrase, Grounding
+
+MAX_LINES = 12  # of the caption
+LABEL_WIDTHS = (14, 6)  # in sizes of letters: how long a label may be, and how long where there is no room for that
+_THIN = (6, 5)  # dash and gap of alternatives
+
+
+def draw_grounding(
+    image: Image.Image,
+    grounding: Grounding,
+    *,
+    probabilities: bool = False,
+    alternatives: int = 0,
+    max_lines: int = MAX_LINES,
+) -> Image.Image:
+    """The photo with the boxes of its phrases, labelled, above the caption with the phrases in the same colours.
+
+    ``image`` is the photo as displayed, of the size that the grounding says. ``probabilities`` are written after the
+    phrases. The next best ``alternatives`` of each phrase are drawn thin and dashed with their probabilities. A label
+    that finds no room becomes the number of its phrase, which the caption then repeats, and at last is left out.
+    """
+    check_drawable(image, grounding)
+    panel = Panel(image)
+    tags = phrase_tags(panel, grounding.phrases, probabilities=probabilities)
+    numbered = draw_tags(panel, [*tags, *_alternative_tags(panel, grounding.phrases, alternatives)])
+    marks = {number: str(number + 1) for number in numbered}
+    return stacked(panel.picture, caption_below(grounding, panel.picture.width, panel.letters, max_lines, marks))
+
+
+def check_drawable(image: Image.Image, grounding: Grounding) -> None:
+    """Refuse a failed grounding, an image that it was not made on, and boxes that are nowhere."""
+    if grounding.error is not None:
+        raise DataError(f"nothing to draw: {grounding.error}")
+    if image.size != (grounding.width, grounding.height):
+        raise DataError(
+            f"the image has {image.width} × {image.height} pixels, but the grounding was made on "
+            f"{grounding.width} × {grounding.height}; give the same image, turned as it is displayed"
+        )
+    for phrase in grounding.phrases:
+        for box in (phrase.box, *(other.box for other in phrase.alternatives)):
+            if not all(math.isfinite(end) for end in box):
+                raise DataError(f"a box of {phrase.text!r} is not finite: {box}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A box to draw and what its label may say, the fullest first."""
+
+    phrase: int
+    box: Rectangle
+    line: int  # its width in pixels
+    style: Style
+    texts: tuple[str, ...]
+    letters: int
+
+    @property
+    def area(self) -> int:
+        return (self.box[2] - self.box[0]) * (self.box[3] - self.box[1])
+
+
+def phrase_tags(
+    panel: Panel,
+    phrases: Sequence[GroundedPhrase],
+    *,
+    probabilities: bool = False,
+    bold: Collection[int] = (),
+    mark: str = "",
+) -> list[Tag]:
+    """The phrases' own boxes, the smallest first; the ``bold`` ones with the mark and with lines twice as wide."""
+    boxes = nested([panel.rectangle(phrase.box) for phrase in phrases], panel.line + 2)
+    tags = []
+    for number, (phrase, box) in enumerate(zip(phrases, boxes, strict=True)):
+        width, before = (2 * panel.line, mark) if number in bold else (panel.line, "")
+        after = f" {_percent(phrase.probability)}" if probabilities else ""
+        texts = (*_label_texts(phrase.text, before, after, panel), f"{before}{number + 1}")
+        tags.append(Tag(number, box, width, style(number), texts, panel.letters))
+    return sorted(tags, key=lambda tag: tag.area)
+
+
+def _label_texts(phrase: str, before: str, after: str, panel: Panel) -> Iterator[str]:
+    text = shown_line(phrase) or ELLIPSIS
+    around = chip_size(before + after, panel.letters)[0]
+    for width in LABEL_WIDTHS:
+        room = min(width * panel.letters, panel.picture.width - around)
+        yield before + shortened(text, panel.letters, room) + after
+
+
+def _alternative_tags(panel: Panel, phrases: Sequence[GroundedPhrase], count: int) -> list[Tag]:
+    line, letters = max(1, panel.line // 2), max(10, round(panel.letters * 0.8))
+    tags = [
+        Tag(number, panel.rectangle(other.box), line, thin, (_percent(other.probability),), letters)
+        for number, phrase in enumerate(phrases)
+        for thin in [Style(style(number).colour, _THIN)]
+        for other in phrase.alternatives[:count]
+    ]
+    return sorted(tags, key=lambda tag: tag.area)
+
+
+def _percent(probability: float) -> str:
+    """
+    >>> [_percent(p) for p in (0, 0.004, 0.126, 0.999, 1)]
+    ['0%', '<1%', '13%', '>99%', '100%']
+    """
+    if 0 < probability < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= probability < 1 else f"{probability:.0%}"
+
+
+def draw_tags(panel: Panel, tags: Sequence[Tag]) -> set[int]:
+    """Draw boxes and labels, the first ones on top; the phrases whose labels have shrunk to numbers."""
+    draw = ImageDraw.Draw(panel.picture, "RGBA")
+    for tag in reversed(tags):
+        draw_frame(draw, tag.box, tag.line, tag.style)
+    sizes = [[chip_size(text, tag.letters) for text in tag.texts] for tag in tags]
+    labels = place_labels([tag.box for tag in tags], sizes, panel.picture.size)
+    numbered = set()
+    for tag, label in zip(tags, labels, strict=True):
+        if label is not None:
+            draw_chip(draw, label.rectangle[:2], tag.texts[label.choice], tag.letters, style(tag.phrase))
+            if 0 < label.choice == len(tag.texts) - 1:
+                numbered.add(tag.phrase)
+    return numbered
+
+
+def caption_below(
+    grounding: Grounding, width: int, letters: int, max_lines: int, marks: Mapping[int, str]
+) -> Image.Image:
+    """The caption, in letters a little larger than those of labels."""
+    spans = [(phrase.start, phrase.end) for phrase in grounding.phrases]
+    return caption_strip(grounding.caption, spans, width, round(letters * 1.15), max_lines, marks)
+
+
+def stacked(*parts: Image.Image) -> Image.Image:
+    """Pictures one below the other."""
+    whole = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), WHITE)
+    top = 0
+    for part in parts:
+        whole.paste(part, (0, top))
+        top += part.height
+    return whole
