@@ -46,17 +46,20 @@ def constant(done: float, warm_up: float) -> float:
 SCHEDULES: dict[str, Callable[[float, float], float]] = {"one_cycle": one_cycle, "constant": constant}
 
 
-def clip_norm(weights: Sequence[nn.Parameter], most: float) -> None:
+def clip_norm(gradients: Sequence[Tensor], most: float, largest: float) -> None:
     """Scale the whole gradient so that no element is larger than ``most`` (the paper: by its ∞-norm)."""
-    nn.utils.clip_grad_norm_(weights, most, norm_type=math.inf)
+    for gradient in gradients:
+        gradient.mul_(most / largest)
 
 
-def clip_value(weights: Sequence[nn.Parameter], most: float) -> None:
+def clip_value(gradients: Sequence[Tensor], most: float, largest: float) -> None:
     """Cut each element of the gradient by itself (the authors' code)."""
-    nn.utils.clip_grad_value_(weights, most)
+    for gradient in gradients:
+        gradient.clamp_(-most, most)
 
 
-CLIPS: dict[str, Callable[[Sequence[nn.Parameter], float], None]] = {"norm": clip_norm, "value": clip_value}
+#: What is done to gradients whose ``largest`` element is larger than ``most``.
+CLIPS: dict[str, Callable[[Sequence[Tensor], float, float], None]] = {"norm": clip_norm, "value": clip_value}
 
 
 class Learner:
@@ -101,9 +104,7 @@ class Learner:
         for batch in batches:
             sums += self._backward(batch, counts.clamp(min=1))
         sums = sum_gradients(self.weights, sums, self.processes)
-        self._require_finite(sums, batches)
-        if self.how.clip:
-            CLIPS[self.how.clip_by](self.weights, self.how.clip)
+        self._clip(sums, batches)
         self.optimizer.step()
         self.step += 1
         self._follow()
@@ -135,13 +136,15 @@ class Learner:
         total.backward()  # type: ignore[no-untyped-call]
         return torch.stack([terms.grounding.detach(), terms.boxes.detach()])
 
-    def _require_finite(self, sums: Tensor, batches: Sequence[Batch]) -> None:
-        """Stop before a step that would ruin the weights."""
-        largest = torch.stack([weight.grad.abs().max() for weight in self.weights if weight.grad is not None])
-        if bool(sums.isfinite().all()) and bool(largest.isfinite().all()):
-            return
-        require_finite(batches)
-        raise DataError(f"step {self.step + 1}: the loss is not finite; lower train.rate, or look at the features")
+    def _clip(self, sums: Tensor, batches: Sequence[Batch]) -> None:
+        """Clip what is too large, and stop before a step that would ruin the weights."""
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        largest = float(nn.utils.get_total_norm(gradients, math.inf))
+        if not (math.isfinite(largest) and bool(sums.isfinite().all())):
+            require_finite(batches)
+            raise DataError(f"step {self.step + 1}: the loss is not finite; lower train.rate, or look at the features")
+        if 0 < self.how.clip < largest:
+            CLIPS[self.how.clip_by](gradients, self.how.clip, largest)
 
     def _follow(self) -> None:
         """Let the averaged weights follow, closely at first."""
