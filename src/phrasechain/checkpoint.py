@@ -116,8 +116,8 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     try:
         tensors = read_tensors(folder / WEIGHTS, FORMAT)
         with torch.device("meta"):
-            _require_fit(_build(card, text, folder / TEXT), tensors, folder / WEIGHTS)  # before memory is taken for it
-        model = _build(card, text, folder / TEXT)
+            _require_fit(_build(card, text, folder), tensors, folder / WEIGHTS)  # before memory is taken for it
+        model = _build(card, text, folder)
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise DataError(f"{folder / WEIGHTS}: does not fit its {CARD}: {one_line(error)}") from None
@@ -238,12 +238,14 @@ def _encoder_name(encoder: TextEncoder) -> str:
     return next(name for name, known in ENCODERS.items() if known is kind)
 
 
-def _build(card: Card, text: Mapping[str, Any], file: Path) -> GroundingModel:
+def _build(card: Card, text: Mapping[str, Any], folder: Path) -> GroundingModel:
+    file = folder / TEXT
     try:
         encoder = build_encoder(str(text.get("encoder")), text.get("settings") or {})
+        file = folder / CARD
+        return GroundingModel(encoder, card.regions.dimension, **asdict(card.model))
     except (DataError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{file}: {one_line(error)}") from None
-    return GroundingModel(encoder, card.regions.dimension, **asdict(card.model))
 
 
 def _require_fit(model: GroundingModel, tensors: Mapping[str, Tensor], path: Path) -> None:
