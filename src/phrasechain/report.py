@@ -57,7 +57,7 @@ def _shown(text: str) -> str:
 
 def report_dict(report: Report) -> dict[str, Any]:
     """The report as plain JSON values; what is not defined (a mean of nothing) is null."""
-    values: dict[str, Any] = _without_nan(asdict(report))
+    values: dict[str, Any] = without_nan(asdict(report))
     return {"phrasechain": __version__, **values}
 
 
@@ -126,9 +126,10 @@ def _sentence(comparison: Comparison) -> str:
     )
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Plain values with None for NaN, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and isnan(value) else value

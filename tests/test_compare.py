@@ -1,0 +1,168 @@
+"""Tables of tiny runs: figures against the predictions they come from, and nothing is done twice."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+import torch
+
+from phrasechain import compare as comparing
+from phrasechain.compare import REFERENCE, ROWS, TABLES, Tables, compare, headline
+from phrasechain.compare_report import comparison_dict, markdown, picture, write_comparison
+from phrasechain.config import with_settings
+from phrasechain.data.dataset import load_examples
+from phrasechain.data.gold import collect_gold, match_predictions
+from phrasechain.data.predictions import read_predictions
+from phrasechain.errors import DataError
+from phrasechain.evaluate import Protocol, evaluate_file
+from phrasechain.evaluate_run import Answering, predictions_file
+from tiny_grounding import tiny_config, write_world
+
+BASE = tiny_config("train.epochs=2")
+QUICK = Protocol(resamples=50)
+World = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PHRASECHAIN_CACHE", str(root / "cache"))
+        yield write_world(root, images=12)
+
+
+ROWS_HERE = ("HL", "SL", "SL-CCRF", "SL-CCRF, no regression")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out") / "tables"
+
+
+@pytest.fixture(scope="module")
+def tables(world: World, out: Path) -> Tables:
+    return compare(*world, out, BASE, rows=ROWS_HERE, seeds=2, split="train", settings=["preset small"], protocol=QUICK)
+
+
+def runs(out: Path, row: str) -> list[Path]:
+    return sorted((out / "runs").glob(f"{row}_seed-*"))
+
+
+def accuracies(world: World, file: Path) -> list[float]:
+    report = evaluate_file(file, world[0], "train", QUICK)
+    return [headline(section).value for section in report.sections]
+
+
+def test_figures_are_those_of_the_runs(world: World, out: Path, tables: Tables) -> None:
+    """The mean of the seeds, each by the evaluator, and their standard deviation."""
+    (line,) = (line for line in tables.tables["models"] if line.label == "SL-CCRF")
+    files = [predictions_file(run, "train", Answering()) for run in runs(out, "SL-CCRF")]
+    assert len(files) == line.seeds == 2
+    wanted = [accuracies(world, file) for file in files]
+    for place, section in enumerate(line.sections):
+        assert line.accuracies[section.name] == pytest.approx([each[place] for each in wanted])
+        assert headline(section).value == pytest.approx(mean(each[place] for each in wanted))
+        assert line.spread(section.name) == pytest.approx(stdev(each[place] for each in wanted))
+        assert headline(section).low <= headline(section).value <= headline(section).high
+    assert line.minutes > 0
+
+
+def test_breakdowns_do_not_mix_seeds(world: World, out: Path, tables: Tables) -> None:
+    """Rivals are sought within a caption of one seed: their number is that of one seed, twice."""
+    (line,) = (line for line in tables.tables["models"] if line.label == "SL")
+    (one,) = evaluate_file(
+        predictions_file(runs(out, "SL")[0], "train", Answering()), world[0], "train", QUICK
+    ).sections[1:]
+    for row in one.rows:
+        if row.table in ("rivals in the caption", "category", "phrases in the caption"):
+            assert line.sections[1].figure(row.table, row.name).total == 2 * row.mean.total
+
+
+def test_tests_are_paired_by_seed(world: World, out: Path, tables: Tables) -> None:
+    """The difference is that of the means, and who is right alone is counted for each seed."""
+    (test,) = (test for test in tables.tests if (test.first, test.second) == ("SL-CCRF", "SL"))
+    lines = {line.label: line for line in tables.tables["models"]}
+    gold = collect_gold(load_examples(world[0], "train"), "gold")
+    for place, (name, comparison) in enumerate(test.comparisons.items()):
+        gain = headline(lines["SL-CCRF"].sections[place]).value - headline(lines["SL"].sections[place]).value
+        assert comparison.test.difference.value == pytest.approx(gain)
+        only = 0
+        for run, other in zip(runs(out, "SL-CCRF"), runs(out, "SL"), strict=True):
+            right = [_right(gold, predictions_file(each, "train", Answering())) for each in (run, other)]
+            scope = gold.caption_index == 0 if name == "caption 0" else torch.ones(len(gold)).bool()
+            only += int((right[0] & ~right[1] & scope).sum())
+        assert comparison.test.first_only == only
+    assert {(test.first, test.second) for test in tables.tests} == {("SL", "HL"), ("SL-CCRF", "SL")}
+
+
+def _right(gold: comparing.Gold, file: Path) -> torch.Tensor:
+    matched = match_predictions(gold, read_predictions(file))
+    return comparing.iou_xyxy(matched.boxes, gold.merged) >= 0.5
+
+
+def test_only_what_was_asked_for_is_shown(tables: Tables) -> None:
+    assert [line.label for line in tables.tables["models"]] == ["HL", "SL", "SL-CCRF"]
+    assert "words" not in tables.tables  # no vectors were given
+    assert "context of the transitions" not in tables.tables  # one line is no table
+    regression = {line.label: line for line in tables.tables["box regression"]}
+    assert set(regression) == {
+        *(f"{name}, {moved}" for name in ("HL", "SL", "SL-CCRF") for moved in ("moved", "not moved")),
+        "SL-CCRF, trained without",
+    }
+    assert {line.answering.regime for line in tables.tables["phrases in the chain"]} == {"gold", "all"}
+
+
+def test_another_row_gets_all_seeds_where_one_does_not_tell(out: Path, tables: Tables) -> None:
+    lines = {line.label: line for line in tables.tables["box regression"]}
+    interval = headline(lines["SL-CCRF, moved"].sections[0])
+    own = lines["SL-CCRF, trained without"]
+    first = own.accuracies["caption 0"][0]
+    assert own.seeds == len(runs(out, "SL-CCRF_no-regression")) == (2 if interval.low <= first <= interval.high else 1)
+
+
+def test_nothing_is_done_twice(world: World, out: Path, tables: Tables) -> None:
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    again = compare(
+        *world, out, BASE, rows=ROWS_HERE, seeds=2, split="train", settings=["preset small"], protocol=QUICK
+    )
+    assert comparison_dict(again) == comparison_dict(tables)
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+    with pytest.raises(DataError, match=r"a run with another train\.epochs; choose another folder"):
+        compare(*world, out, with_settings(BASE, ["train.epochs=3"]), rows=["HL"], seeds=1, split="train")
+
+
+def test_the_report(tables: Tables, tmp_path: Path) -> None:
+    text = markdown(tables)
+    (line,) = (line for line in tables.tables["models"] if line.label == "SL-CCRF")
+    figure, spread = headline(line.sections[0]), line.spread("caption 0")
+    assert spread is not None
+    cell = f"{100 * figure.value:.1f} ± {100 * spread:.1f} ({100 * figure.low:.1f} – {100 * figure.high:.1f})"
+    assert f"| SL-CCRF | {cell} |" in text
+    for heading in ("Models", "Box regression", "Decoding", "Categories, all captions", "Paired tests"):
+        assert f"\n## {heading}\n" in text
+    assert "`preset small`" in text
+    for block in text.split("\n\n"):
+        assert len({row.count("|") for row in block.splitlines() if row.startswith("|")}) <= 1
+    files = write_comparison(tables, tmp_path)
+    assert [file.name for file in files] == ["compare.md", "compare.json", "compare.png"]
+    assert json.loads(files[1].read_text())["tables"]["models"][0]["label"] == "HL"
+    assert picture(tables).startswith(b"\x89PNG")
+
+
+def test_rows_and_tables_fit_together() -> None:
+    """Every line has its row, every row a line, and every setting a key."""
+    assert {asked.row for lines in TABLES.values() for asked in lines} == set(ROWS)
+    for settings in ROWS.values():
+        with_settings(BASE, settings)
+    assert with_settings(BASE, ROWS[REFERENCE]).model == BASE.model
+
+
+def test_what_cannot_be_compared(world: World, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no row named 'LS'; there are: HL, SL"):
+        compare(*world, tmp_path, BASE, rows=["LS"])
+    with pytest.raises(DataError, match="no split named 'test'"):
+        compare(*world, tmp_path, BASE)
+    assert list(tmp_path.iterdir()) == []
