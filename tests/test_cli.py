@@ -74,7 +74,9 @@ def test_version() -> None:
     assert run("--version").stdout == f"phrasechain {phrasechain.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["evaluate", "--help"], ["extract", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([name, "--help"] for name in ("bench", "evaluate", "extract", "train", "compare"))]
+)
 def test_help_does_not_load_torch(arguments: list[str]) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from phrasechain.cli import app\n"
@@ -89,4 +91,4 @@ def test_an_error_is_one_line_and_status_2() -> None:
     result = run("bench", "chian")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == "phrasechain: no benchmark named 'chian'; there are: chain (did you mean 'chain'?)\n"
+    assert result.stderr == "phrasechain: no benchmark named 'chian'; there are: chain, step (did you mean 'chain'?)\n"

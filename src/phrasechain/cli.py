@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,6 +14,7 @@ from phrasechain.errors import DataError, PhrasechainError, unknown_name
 from phrasechain.files import reason, require_writable, write_output
 from phrasechain.terminal import print_table, printable
 
+BENCHMARKS = ("chain", "step")
 INTERRUPTED = 130  # the status that typer makes of Ctrl-C
 
 app = typer.Typer(
@@ -73,19 +74,94 @@ def check(
 
 
 @app.command()
+def train(
+    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The run's folder, new or to go on with.")],
+    preset: Annotated[str, typer.Option(help="The model: corrected, small, paper or authors.")] = "corrected",
+    recipe: Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tensorboard: Annotated[bool, typer.Option(help="Write scalars for TensorBoard too.")] = False,
+) -> None:
+    """Train a grounding model; docs/training.md lists what can be set.
+
+    Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to go on after
+    an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
+    """
+    from phrasechain.config import make_config
+    from phrasechain.processes import is_first_process
+    from phrasechain.train import train as run
+
+    values = make_config(preset, recipe, config, settings or ())
+    folder = run(data, features, out, values, device, tensorboard)
+    if is_first_process():
+        typer.echo(printable(str(folder)))
+
+
+@app.command()
+def compare(
+    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for runs and tables, new or to go on with.")],
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated [all].")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each of the four models.")] = 3,
+    budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
+    split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
+    preset: Annotated[str, typer.Option(help="What the rows have in common: corrected, small, paper …")] = "corrected",
+    recipe: Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Train and score the models of the paper's tables on this data, with tests, as Markdown, JSON and a picture.
+
+    What is trained already is not trained again.
+    """
+    from phrasechain.compare import compare as run
+    from phrasechain.compare_report import markdown, write_comparison
+    from phrasechain.config import make_config
+    from phrasechain.processes import is_first_process
+
+    given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
+    values = make_config(preset, recipe, config, given)
+    shown = [f"preset {preset}", *given]
+    tables = run(data, features, out, values, rows=rows, seeds=seeds, split=split, settings=shown, device=device)
+    if is_first_process():
+        write_comparison(tables, out)
+        typer.echo(markdown(tables))
+
+
+@app.command()
 def evaluate(
-    predictions: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Predictions, one phrase a line.")],
+    predictions: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE.jsonl", help="A run or a checkpoint, or predictions, one phrase a line.")
+    ],
     data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
     split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
     against: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
     ] = None,
     features: Annotated[
-        Path | None, typer.Option(metavar="STORE", help="Region features: also say what their regions allow at best.")
+        Path | None,
+        typer.Option(metavar="STORE", help="Region features: a run's input, and what their regions allow at best."),
     ] = None,
     regime: Annotated[
-        str, typer.Option(help="Which phrases the chains of the file held: gold (those with a box) or all.")
+        str, typer.Option(help="Which phrases the chains hold: gold (those with a box) or all.")
     ] = "gold",
+    decode: Annotated[
+        str | None,
+        typer.Option(help="A run's boxes: viterbi, smoothing, independent or consensus [as it was trained]."),
+    ] = None,
+    box_regression: Annotated[bool, typer.Option(help="Whether a run's offsets move the boxes.")] = True,
+    device: Annotated[str, typer.Option(help="Where a run is run: auto, cpu or cuda.")] = "auto",
     convention: Annotated[
         str, typer.Option(help="The pixels of the file's boxes: half_open, plus_one or raw.")
     ] = "half_open",
@@ -95,7 +171,10 @@ def evaluate(
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
     html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
 ) -> None:
-    """Score predictions: every protocol with denominators and confidence intervals, caption 0 and all captions."""
+    """Score a run or predictions: every protocol with denominators and intervals, caption 0 and all captions.
+
+    A run gets predictions.jsonl, report.json and report.html in a folder of its own for each split and way of asking.
+    """
     import json
 
     from rich.console import Console
@@ -105,6 +184,17 @@ def evaluate(
 
     require_writable(json_path, html_path)
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
+    if predictions.is_dir():
+        if features is None:
+            raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
+        from phrasechain.evaluate_run import predict_run
+        from phrasechain.processes import is_first_process
+
+        predictions = predict_run(predictions, data, features, split, regime, decode, box_regression, device=device)
+        if not is_first_process():
+            return
+        json_path = json_path or predictions.with_name("report.json")
+        html_path = html_path or predictions.with_name("report.html")
     report = evaluate_file(predictions, data, split, protocol, against, features)
     if json_path:
         write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
@@ -182,7 +272,7 @@ def train_regions(
     dimension: Annotated[int, typer.Option(min=1, max=4096, help="Features of a region.")] = 256,
     size: Annotated[int, typer.Option(min=64, max=2048, help="The side that photos are squashed to.")] = 384,
     anchors: Annotated[int, typer.Option(min=1, max=64, help="Anchors at each place of a map.")] = 9,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 5,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 7,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and views.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
 ) -> None:
@@ -254,9 +344,10 @@ def merge_stores(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="[chain]", help="What to measure.")] = "chain",
+    what: Annotated[str, typer.Argument(metavar="[chain|step]", help="What to measure.")] = "chain",
     seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure each size.")] = 4.0,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
+    growth: Annotated[bool, typer.Option(help="step: also with more regions, phrases and captions.")] = True,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
 ) -> None:
     """Measure speed and memory, as ratios in one run against named peers and a floor."""
@@ -264,15 +355,21 @@ def bench(
 
     from rich.console import Console
 
-    if what != "chain":
-        raise DataError(unknown_name("benchmark", what, ["chain"]))
-    from phrasechain.bench import bench_chain, print_chain
-
     require_writable(json_path)
-    found = bench_chain(seconds=seconds, memory=memory)
+    if what not in BENCHMARKS:
+        raise DataError(unknown_name("benchmark", what, BENCHMARKS))
+    found: dict[str, Any]
+    if what == "chain":
+        from phrasechain.bench import bench_chain, print_chain
+
+        found, show = bench_chain(seconds=seconds, memory=memory), print_chain
+    else:
+        from phrasechain.bench_step import bench_step, print_step
+
+        found, show = bench_step(seconds=seconds, memory=memory, growth=growth), print_step
     if json_path:
         write_output(json_path, json.dumps(found, indent=1).encode() + b"\n")
-    print_chain(found, Console())
+    show(found, Console())
 
 
 def main() -> None:
