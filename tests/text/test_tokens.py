@@ -3,6 +3,7 @@
 import gzip
 import time
 import unicodedata
+from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -89,10 +90,8 @@ def test_tokens_cover_all_that_is_not_space(text: str) -> None:
 def test_the_worst_text_takes_no_longer_than_others(piece: str) -> None:
     text = (piece * CHARACTER_LIMIT)[:CHARACTER_LIMIT]
     begun = time.process_time()
-    try:
+    with suppress(DataError):  # of too many tokens
         tokenise(text)
-    except DataError as error:
-        assert f"{TOKEN_LIMIT:,} are the most" in str(error)
     assert time.process_time() - begun < 1
 
 

@@ -1,0 +1,122 @@
+"""Phrases that the user gives: texts, each wherever it stands in the caption, or spans in code points.
+
+A phrase consists of whole tokens. A text is looked for as it is written and, if it is nowhere, in any case; white space
+in it stands for any. Space at the ends of a span is cut off. What cuts a word, overlaps or is not there is refused:
+guessing would draw a box for something else than was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from textwrap import shorten
+
+from phrasechain.errors import DataError
+from phrasechain.schema import PHRASE_LIMIT
+from phrasechain.text.tokens import Span, Token, tokenise
+
+Given = str | tuple[int, int]
+
+_SHOWN = 60  # characters of the user's text in a message
+
+
+def locate_phrases(text: str, phrases: Sequence[Given]) -> list[Span]:
+    """Where the given phrases stand, in the order of the text; a text that is given again adds nothing.
+
+    >>> [(span.start, span.end) for span in locate_phrases("A man sees a man.", ["man", (0, 1)])]
+    [(0, 1), (2, 5), (13, 16)]
+    """
+    if isinstance(phrases, str):
+        raise DataError("phrases are a list of texts or of (start, end), not one text; put it into a list")
+    if len(phrases) > PHRASE_LIMIT:
+        raise DataError(f"{len(phrases):,} phrases; {PHRASE_LIMIT:,} are the most")
+    tokens = tokenise(text)
+    found: list[Span] = []
+    texts: set[str] = set()
+    for phrase in phrases:
+        if not isinstance(phrase, str):
+            found.append(_locate_span(text, tokens, phrase))
+        elif phrase not in texts:
+            texts.add(phrase)
+            found += _locate_text(text, tokens, phrase)
+    found.sort(key=lambda span: (span.start, span.end))
+    _refuse_overlap(text, found)
+    return found
+
+
+def _locate_text(text: str, tokens: Sequence[Token], phrase: str) -> list[Span]:
+    words = phrase.split()
+    if not words:
+        raise DataError("a phrase is empty; give words of the caption, or leave it out")
+    pattern = r"\s+".join(map(re.escape, words)) if len("".join(words)) <= len(text) else None
+    cut = None
+    for flags in (re.NOFLAG, re.IGNORECASE):
+        matches = [match.span() for match in re.finditer(pattern, text, flags)] if pattern else []
+        if spans := [span for start, end in matches if (span := _whole_tokens(tokens, start, end))]:
+            return spans
+        cut = cut or next(iter(matches), None)
+    if cut:
+        raise DataError(f"the phrase {_quote(phrase)} cuts {_around(text, tokens, *cut)}; give whole words")
+    raise DataError(f"the phrase {_quote(phrase)} is not in the caption{_nearest(text, tokens, phrase)}")
+
+
+def _locate_span(text: str, tokens: Sequence[Token], given: tuple[int, int]) -> Span:
+    if not isinstance(given, Sequence) or len(given) != 2 or any(type(place) is not int for place in given):
+        raise DataError(f"{_quote(given)} is no phrase; give a text, or (start, end) in characters of the caption")
+    start, end = given
+    if not 0 <= start < end <= len(text):
+        rule = f"0 ≤ start < end ≤ {len(text)}, the length of the caption"
+        raise DataError(f"the span ({start}, {end}) is empty or outside of the caption: {rule}")
+    inner = text[start:end]
+    start, end = start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
+    if start >= end:
+        raise DataError(f"the span ({given[0]}, {given[1]}) holds nothing but space; give words of the caption")
+    if span := _whole_tokens(tokens, start, end):
+        return span
+    raise DataError(f"the span ({given[0]}, {given[1]}) cuts {_around(text, tokens, start, end)}; give whole words")
+
+
+def _whole_tokens(tokens: Sequence[Token], start: int, end: int) -> Span | None:
+    """The tokens that begin and end just there; none where a border lies within a token."""
+    first = bisect_left(tokens, start, key=lambda token: token.start)
+    stop = bisect_left(tokens, end, key=lambda token: token.end) + 1
+    whole = first < stop <= len(tokens) and tokens[first].start == start and tokens[stop - 1].end == end
+    return Span(start, end, first, stop) if whole else None
+
+
+def _around(text: str, tokens: Sequence[Token], start: int, end: int) -> str:
+    """The words that a span touches, and where they are."""
+    first = bisect_right(tokens, start, key=lambda token: token.end)
+    stop = bisect_left(tokens, end, key=lambda token: token.start)
+    if first >= stop:
+        return "no word"
+    start, end = tokens[first].start, tokens[stop - 1].end
+    return f"{_quote(text[start:end])} at ({start}, {end})"
+
+
+def _refuse_overlap(text: str, spans: Sequence[Span]) -> None:
+    for one, other in pairwise(spans):
+        if other.start < one.end:
+            both = f"{_quote(text[one.start : one.end])} and {_quote(text[other.start : other.end])}"
+            places = f"({one.start}, {one.end}) and ({other.start}, {other.end})"
+            raise DataError(f"the phrases {both} overlap, at {places}; give one of them, or spans for each")
+
+
+def _nearest(text: str, tokens: Sequence[Token], phrase: str) -> str:
+    """A hint: the words of the caption that look most like the phrase, or how the caption begins."""
+    count = max(1, len(tokenise(phrase[:200])))
+    pieces = [
+        text[tokens[first].start : tokens[first + size - 1].end]
+        for size in {max(1, count - 1), count, count + 1}
+        for first in range(len(tokens) - size + 1)
+    ]
+    lowered = {piece.lower(): piece for piece in pieces}
+    near = get_close_matches(phrase[:200].lower(), lowered, n=1)
+    return f"; did you mean {_quote(lowered[near[0]])}?" if near else f": {_quote(text)}"
+
+
+def _quote(value: object) -> str:
+    return repr(shorten(value, _SHOWN, placeholder=" …") if isinstance(value, str) else value)[: 2 * _SHOWN]
