@@ -1,0 +1,88 @@
+"""Marked-up captions of many images in one file, for learning to find phrases.
+
+A line is ``IMAGE<TAB>CAPTION INDEX<TAB>[/EN#1/people A man] sits .``, plain or gzipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from phrasechain.data.markup import parse_caption
+from phrasechain.errors import DataError, one_line
+from phrasechain.files import reason
+from phrasechain.schema import CATEGORIES, NOT_VISUAL, Caption, is_name
+
+LINE_LIMIT = 1 << 16  # bytes
+SIZE_LIMIT = 1 << 30  # bytes, unpacked
+_GZIP = b"\x1f\x8b"
+
+
+class Sentence(NamedTuple):
+    """A caption and the image that it is about."""
+
+    image: str
+    caption: Caption
+
+
+def read_sentences(path: Path | str, limit: int | None = None) -> list[Sentence]:
+    """The captions of a file in its order, all or the first ``limit``."""
+    path = Path(path)
+    sentences: list[Sentence] = []
+    try:
+        for number, line in islice(_lines(path), limit):
+            try:
+                sentences.append(_parse(line))
+            except DataError as error:
+                raise DataError(f"{path}:{number}: {error}") from None
+    except (zlib.error, EOFError) as error:
+        raise DataError(f"{path}: broken gzip, get the file again: {one_line(error)}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    if not sentences:
+        raise DataError(f"{path}: no captions in it")
+    return sentences
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not empty, with their numbers from 1."""
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == _GZIP
+        raw.seek(0)
+        if not zipped:
+            yield from _bounded(path, raw)
+            return
+        with gzip.open(raw, "rb") as unpacked:
+            yield from _bounded(path, unpacked)
+
+
+def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
+    number = total = 0
+    while line := file.readline(LINE_LIMIT + 1):
+        number, total = number + 1, total + len(line)
+        if len(line) > LINE_LIMIT:
+            raise DataError(f"{path}:{number}: longer than {LINE_LIMIT:,} bytes, so it is no caption")
+        if total > SIZE_LIMIT:
+            raise DataError(f"{path}:{number}: more than {SIZE_LIMIT:,} bytes so far; split the file")
+        if not line.isspace():
+            yield number, line
+
+
+def _parse(line: bytes) -> Sentence:
+    try:
+        fields = line.decode("utf-8").rstrip("\r\n").split("\t")
+    except UnicodeDecodeError as error:
+        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+    if len(fields) != 3 or not is_name(fields[0]) or not (fields[1].isdecimal() and len(fields[1]) < 10):
+        raise DataError("not an image id, the number of the caption and the caption, separated by tabs")
+    caption = parse_caption(fields[2], int(fields[1]))
+    if not caption.tokens:
+        raise DataError("the caption is empty; remove the line")
+    for phrase in caption.phrases:
+        if unknown := set(phrase.categories) - {*CATEGORIES, NOT_VISUAL}:
+            raise DataError(f"{min(unknown)!r} is no category; there are: {', '.join((*CATEGORIES, NOT_VISUAL))}")
+    return Sentence(fields[0], caption)
