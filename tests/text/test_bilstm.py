@@ -149,10 +149,13 @@ def test_dropout_is_before_and_after_the_lstm() -> None:
     torch.manual_seed(0)
     encoder = PhraseEncoder(WordEncoder(WORDS, 40), 200, dropout=0.25)
     seen: list[Tensor] = []
-    encoder.lstm.register_forward_pre_hook(lambda _, given: seen.append(given[0].data))
+    encoder.dropout.register_forward_hook(lambda _, given, result: seen.append(result))
     states = encoder.read([list("abcd")] * 8)
     assert 0.2 < (seen[0] == 0).float().mean() < 0.3
-    assert 0.2 < (states.forward[:, :4] == 0).float().mean() < 0.3
+    kept = states.forward[:, :4] != 0
+    assert 0.2 < (~kept).float().mean() < 0.3
+    expected = encoder.lstm(seen[0])[0][..., :200] / 0.75
+    torch.testing.assert_close(states.forward[:, :4][kept], expected[kept])
     encoder.eval()
     assert torch.equal(encoder.read([list("abcd")]).forward, encoder.read([list("abcd")]).forward)
     assert (encoder.read([list("abcd")]).forward[:, :4] != 0).all()

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from phrasechain.data.batch import Batch
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.text.base import Captions, TextEncoder
+from phrasechain.text.lstm import read_both_ways
 
 #: The parts of a context, each of 2 H values, in their order.
 CONTEXTS: dict[str, tuple[str, ...]] = {
@@ -79,15 +79,13 @@ class PhraseEncoder(nn.Module):
 
     def read(self, captions: Captions) -> TokenStates:
         """The states at the tokens of captions, none of which is empty."""
-        tokens, counts = self.dropout(self.encoder(captions)), torch.tensor([len(caption) for caption in captions])
-        if self.packed:
-            packed = pack_padded_sequence(tokens, counts, batch_first=True, enforce_sorted=False)
-            states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens.shape[1] + 1)
-        else:
-            states = self.lstm(tokens)[0]
-            states, counts = torch.cat([states, states[:, -1:]], 1), torch.full_like(counts, tokens.shape[1])
+        tokens, counts = self.dropout(self.encoder(captions)), [len(caption) for caption in captions]
+        L = tokens.shape[1]
+        states = read_both_ways(self.lstm, tokens, counts if self.packed else [L] * len(counts))
+        if not self.packed:
+            counts, states = [L] * len(counts), torch.cat([states[:, :-1], states[:, -2:-1]], 1)
         forward, backward = self.dropout(states).chunk(2, -1)
-        return TokenStates(forward, backward, (counts - 1).to(tokens.device, non_blocking=True))
+        return TokenStates(forward, backward, torch.tensor(counts, device=tokens.device) - 1)
 
 
 def phrase_vectors(states: TokenStates, token_spans: Tensor, phrase_caption: Tensor) -> Tensor:
