@@ -24,7 +24,6 @@ from phrasechain.data.batch import Batch
 from phrasechain.errors import DataError, unknown_name
 
 SPATIAL = 5  # numbers of a region's place
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": nn.Identity(), "relu": nn.ReLU(inplace=True)}
 NORMALISATIONS = ("none", "l2", "standardise")
 
 
@@ -115,13 +114,46 @@ class PairScores(nn.Module):
 
     def forward(self, phrases: Tensor, regions: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Phrases (P, d) and regions (N, D) give emissions (P, K) and offsets (P, K, 4) or ``None``."""
-        fused = self.activation(self.p(pair_product(self.u(phrases), self.v(regions), batch)))  # (M, J)
-        weight = self.heads.weight
+        fused = self.p(pair_product(self.u(phrases), self.v(regions), batch))  # (M, J)
+        kept, weight = None, self.heads.weight
         if self.training and self.dropout:
-            fused = fused.masked_fill(random_mask(fused.shape, self.dropout, fused.device), 0.0)
+            kept = random_mask(fused.shape, 1 - self.dropout, fused.device)
             weight = weight / (1 - self.dropout)  # what is left is scaled up here, where it costs nothing
-        scores = spread_pairs(widen(linear(fused, weight, self.heads.bias)), batch)  # (P, K, 5)
+        scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, 5)
+        scores = spread_pairs(widen(scores), batch)  # (P, K, 5)
         return scores[..., 0], scores[..., 1:] if scores.shape[-1] > 1 else None
+
+
+class _Relu(torch.autograd.Function):
+    """relu and dropout in place: where the result is above 0 the gradient passes, and nothing else need be kept."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, kept: Tensor | None) -> Tensor:
+        values.relu_()
+        if kept is not None:
+            values.mul_(kept)
+        ctx.mark_dirty(values)
+        ctx.save_for_backward(values)
+        return values
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (values,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(grad, values, 0), None
+
+
+def _relu(values: Tensor, kept: Tensor | None) -> Tensor:
+    result: Tensor = _Relu.apply(values, kept)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _none(values: Tensor, kept: Tensor | None) -> Tensor:
+    return values if kept is None else values * kept
+
+
+#: What is done to the fused vectors, with a mask of what dropout keeps.
+ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"none": _none, "relu": _relu}
 
 
 def widen(values: Tensor) -> Tensor:

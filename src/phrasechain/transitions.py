@@ -87,18 +87,18 @@ def relu_pairs(before: Tensor, after: Tensor, weight: Tensor) -> Tensor:
 
 
 class _ReluPairs(torch.autograd.Function):
-    """relu(a + b) = max(a, −b) + b, of which the last term does not depend on k; its gradient is that of a > −b."""
+    """relu(a + b) = max(a, −b) + b, whose last term does not depend on k; the gradient passes where a + b > 0."""
 
     @staticmethod
     def forward(ctx: Any, before: Tensor, after: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(before, after, weight)
         L, K, _ = before.shape
-        scores = before.new_empty(L, K, K)
-        scores.copy_((after @ weight)[:, None, :])
-        units, factors = _by_unit(before, after), weight.tolist()
+        scores = (after @ weight)[:, None, :].repeat(1, K, 1)  # (L, K, K)
+        units, factors = _by_unit(before, -after), weight.tolist()
         for rows in _chunks(L, K):
+            larger = torch.empty_like(scores[rows])
             for (first, second), factor in zip(units, factors, strict=True):
-                larger = torch.maximum(first[rows, :, None], -second[rows, None, :])  # (l, K, K)
+                torch.maximum(first[rows, :, None], second[rows, None, :], out=larger)
                 scores[rows].add_(larger, alpha=factor)
         return scores
 
@@ -107,12 +107,15 @@ class _ReluPairs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         before, after, weight = ctx.saved_tensors
         L, K, h = before.shape
-        over_after, over_before = grad.new_empty(h, L, K), grad.new_empty(h, L, K)  # Σ of the active over k', over k
+        over_after, over_before = grad.new_empty(h, L, K), grad.new_empty(h, L, K)  # what passes, summed over k' and k
+        units = _by_unit(before, after)
         for rows in _chunks(L, K):
-            for unit, (first, second) in enumerate(_by_unit(before, after)):
-                active = torch.where(first[rows, :, None] > -second[rows, None, :], grad[rows], 0.0)  # (l, K, K)
-                torch.sum(active, 2, out=over_after[unit, rows])
-                torch.sum(active, 1, out=over_before[unit, rows])
+            unit, passed = torch.empty_like(grad[rows]), torch.empty_like(grad[rows])  # (l, K, K)
+            for place, (first, second) in enumerate(units):
+                torch.add(first[rows, :, None], second[rows, None, :], out=unit)
+                torch.ops.aten.threshold_backward.grad_input(grad[rows], unit, 0, grad_input=passed)
+                torch.sum(passed, 2, out=over_after[place, rows])
+                torch.sum(passed, 1, out=over_before[place, rows])
         sums = over_after.permute(1, 2, 0), over_before.permute(1, 2, 0)  # (L, K, h)
         grad_weight = (sums[0] * before).sum((0, 1)) + (sums[1] * after).sum((0, 1))
         return sums[0] * weight, sums[1] * weight, grad_weight
