@@ -23,6 +23,7 @@ LAYERS = [
         "check",
         "check_report",
         "bench",
+        "train_finder",
         "train_regions",
         "run_folder",
         "extract",
