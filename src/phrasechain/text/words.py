@@ -14,7 +14,7 @@ from phrasechain.text.base import Captions, TextEncoder, longest
 from phrasechain.text.vectors import WordVectors
 from phrasechain.text.vocabulary import ngram_buckets
 
-SPREAD = 0.4  # standard deviation of the numbers of GloVe, so that learned and given vectors are alike
+SPREAD = 0.5  # standard deviation of the numbers of GloVe, so that learned and given vectors are alike
 _TYPICAL_NGRAMS = 9  # of a word
 
 
