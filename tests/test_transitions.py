@@ -1,10 +1,13 @@
 """Transitions against loops over pairs of regions in float64, their gradients, and the geometry of pairs by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from phrasechain import transitions
 from phrasechain.data.batch import Batch
@@ -137,6 +140,28 @@ def test_the_gradient_of_gated_shapes() -> None:
     torch.testing.assert_close(found, torch.einsum("lm,lkjm->lkj", shapes[0], units[image]))
     leaves = tuple(each.requires_grad_() for each in shapes)
     assert torch.autograd.gradcheck(lambda *each: gated_shapes(*each, features, image), leaves)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the size of the largest tensor that is made within it."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        result = function(*arguments, **(options or {}))
+        self.numel = max([self.numel, *(each.numel() for each in tree_leaves(result) if isinstance(each, Tensor))])
+        return result
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_nothing_larger_than_the_result_is_made(name: str) -> None:
+    batch = tiny_batch(1, captions=12, regions=(30, 30))
+    module = TRANSITIONS[name](9, TEXT, 3, hidden=16).double()
+    given = inputs(batch, 3)
+    with Largest() as largest:
+        found = module(*given, batch)
+        found.sum().backward()
+    assert largest.numel <= found.numel()  # (B, T-1, K, K): the hidden units would take 16 times as much
 
 
 def test_the_geometry_of_a_pair_by_hand() -> None:

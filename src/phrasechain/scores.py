@@ -75,14 +75,15 @@ class RegionInput(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """The rows of all regions that there are, image by image: (N, D + 5) float32."""
-        features, spatial = self.scale(batch.features.float()), batch.spatial
-        rows = torch.cat([features, spatial], -1)  # (I, K, D + 5)
+        rows = batch.spatial.new_empty(*batch.region_mask.shape, self.dimension)  # (I, K, D + 5)
+        rows[..., :-SPATIAL] = self.scale(batch.features)
+        rows[..., -SPATIAL:] = batch.spatial
         return rows.flatten(0, 1) if bool(batch.region_mask.all()) else rows[batch.region_mask]
 
     def scale(self, features: Tensor) -> Tensor:
         """The features (..., D) as ``normalise`` has them."""
         if self.normalise == "l2":
-            return normalize(features, dim=-1)
+            return normalize(features.float(), dim=-1)
         if self.normalise == "standardise":
             return (features - self.mean) / self.deviation
         return features
