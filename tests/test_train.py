@@ -378,6 +378,7 @@ def test_a_phrase_without_a_word_is_named(tmp_path: Path, world: World, monkeypa
         (("model.context=R",), "no context named 'R'"),
         (("data.fit=nothing",), "no split named 'nothing'; there are: train, fit, dev, all"),
         (("data.fit=train",), "'train' and 'dev' have 8 images in common, such as 1000: the best"),
+        (("data.unboxed=0.5",), r"loss\.unlabelled=skip leaves out again; set loss\.unlabelled=marginalise too"),
         (("text.vectors=/nowhere.txt",), r"/nowhere\.txt: cannot be read"),
     ],
 )

@@ -75,7 +75,7 @@ def train(
     ``data`` is a dataset, ``features`` a store with the regions of its images. Started by ``torchrun`` or ``accelerate
     launch``, all processes share each step.
     """
-    _check_names(config)
+    _check(config)
     keep_freed_memory()
     store = FeatureStore.open(features)
     fit, dev = _read_splits(data, config.data)
@@ -297,8 +297,8 @@ def _note_environment(folder: Path, step: int, processes: Accelerator) -> None:
         file.write(json.dumps(found) + "\n")
 
 
-def _check_names(config: Config) -> None:
-    """Refuse names that nothing bears, before any work."""
+def _check(config: Config) -> None:
+    """Refuse names that nothing bears and values that go against each other, before any work."""
     how, loss = config.train, config.loss
     for kind, name, known in (
         ("reading of the data", config.data.reading, READINGS),
@@ -315,6 +315,11 @@ def _check_names(config: Config) -> None:
     ):
         if name not in known:
             raise DataError(unknown_name(kind, name, known))
+    if config.data.unboxed and loss.unlabelled != "marginalise":
+        raise DataError(
+            f"data.unboxed keeps phrases in chains that loss.unlabelled={loss.unlabelled} leaves out again; set "
+            "loss.unlabelled=marginalise too"
+        )
 
 
 def _read_splits(data: Path, wanted: DataConfig) -> tuple[list[Example], list[Example]]:
