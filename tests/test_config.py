@@ -1,6 +1,7 @@
 """Values come from presets, files and settings, in that order; whatever is not one is refused in a line."""
 
 import json
+import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -161,3 +162,16 @@ def test_names_that_do_not_exist() -> None:
 def test_values_are_checked_too() -> None:
     with pytest.raises(DataError, match=r"mine: loss\.gamma is 0 or more"):
         with_values(Config(), {"loss.gamma": -1.0}, "mine")
+
+
+def test_every_value_is_documented() -> None:
+    """With its default, in the tables of docs/training.md, and nothing else is."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+\.\w+)` \| (.*?) \|", page, re.M)
+    defaults = {
+        f"{section}.{key}": str(value).lower() if isinstance(value, bool) else str(value) or "–"
+        for section, values in config_dict(Config()).items()
+        for key, value in values.items()
+    }
+    assert dict(rows) == defaults
+    assert all(f"| `{name}` |" in page for name in (*PRESETS, *RECIPES))
