@@ -7,7 +7,6 @@ was killed goes on as if it had not been.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import shutil
@@ -62,12 +61,11 @@ class Recipe:
     size: int = 384
     anchors: int = 9  # for each of the two maps
     head_epochs: int = 3  # in which the trunk keeps its weights
-    epochs: int = 9  # in all
+    epochs: int = 7  # in all
     batch: int = 16
     rate: float = 2e-3
     trunk_rate: float = 2e-3  # as a share of each weight tensor's size: folded ones differ by a factor of fifty
     weight_decay: float = 0.02
-    average: float = 0.999  # how slowly the averaged weights follow
     frozen_stages: int = 3  # of the trunk, with its first convolution
     rare_word: int = 5  # words that occur less often are not taught
     seed: int = 0
@@ -90,7 +88,6 @@ class _Run:
                 {"params": [weight], "peak": recipe.trunk_rate * size, "start": recipe.head_epochs / recipe.epochs}
             )
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
-        self.averaged = {name: weight.detach().clone() for name, weight in teacher.state_dict().items()}
         self.step = 0
 
     @property
@@ -113,21 +110,10 @@ class _Run:
         nn.utils.clip_grad_norm_(self.teacher.parameters(), _CLIP)
         self.optimizer.step()
         self.step += 1
-        follow = min(self.recipe.average, (1 + self.step) / (10 + self.step))
-        for name, weight in self.teacher.state_dict().items():
-            if weight.is_floating_point():  # the batch norms also count their batches
-                self.averaged[name].lerp_(weight, 1 - follow)
         return {name: float(loss.detach()) for name, loss in losses.items()}
-
-    def averaged_teacher(self) -> Teacher:
-        """A copy with the averaged weights, for inference."""
-        teacher = copy.deepcopy(self.teacher).eval()
-        teacher.load_state_dict(self.averaged)
-        return teacher
 
     def save(self) -> None:
         tensors = {f"weights.{name}": weight for name, weight in self.teacher.state_dict().items()}
-        tensors |= {f"averaged.{name}": weight for name, weight in self.averaged.items()}
         for number, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
         data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"step": str(self.step)})
@@ -143,7 +129,6 @@ class _Run:
                 self.step = int((file.metadata() or {})["step"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             self.teacher.load_state_dict(_part(tensors, "weights."))
-            self.averaged = _part(tensors, "averaged.")
             self._load_moments(_part(tensors, "optimizer."))
         except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
             raise DataError(f"{path}: broken checkpoint: {one_line(error)}; remove it to begin anew") from None
@@ -184,7 +169,7 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
             if run.step < run.head_steps:
                 keep_maps(out / _MAPS, teacher.network.trunk, [_path(example) for example in fit], recipe.size)
             _learn(run, batches, dev[:_WATCHED])
-            save_network(weights, run.averaged_teacher().network)
+            save_network(weights, teacher.network)
             shutil.rmtree(out / _MAPS, ignore_errors=True)
     return weights
 
@@ -201,9 +186,8 @@ def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
             log(run.folder, {"step": run.step, **losses})
             if run.step % batches.per_epoch == 0:
-                teacher = run.averaged_teacher()
-                found = score(teacher, dev, batches.vocabulary)
-                known = score(teacher, batches.examples[: len(dev)], batches.vocabulary)
+                found = score(run.teacher, dev, batches.vocabulary)
+                known = score(run.teacher, batches.examples[: len(dev)], batches.vocabulary)
                 log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
                 draw_curves(run.folder)
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
@@ -229,6 +213,7 @@ def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
 @torch.inference_mode()
 def score(teacher: Teacher, examples: Sequence[Example], vocabulary: Vocabulary) -> dict[str, float]:
     """Recall of the regions for phrases of caption 0, and how often a bag of words finds its box, in percent."""
+    teacher.eval()
     extractor = RegionExtractor(teacher.network, "")
     regions = {
         example.image: extractor.regions(example.image, read_photo(_path(example), extractor.size))
@@ -237,7 +222,9 @@ def score(teacher: Teacher, examples: Sequence[Example], vocabulary: Vocabulary)
     gold = collect_gold(examples, "gold")
     ranks = region_hits(gold, regions).ranks["merged box"][gold.caption_index == 0]
     found = {f"recall@{count}": 100 * float((ranks < count).double().mean()) for count in (10, 36, 100)}
-    return found | {"accuracy": 100 * _bag_accuracy(teacher, examples, regions, vocabulary)}
+    found["accuracy"] = 100 * _bag_accuracy(teacher, examples, regions, vocabulary)
+    teacher.train()
+    return found
 
 
 def _bag_accuracy(

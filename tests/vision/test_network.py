@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.vision.align import roi_align
-from phrasechain.vision.network import CELLS, Maps, RegionNetwork, shift
+from phrasechain.vision.network import CELLS, Layer, Maps, RegionNetwork, shift, without_norms
 
 SIZE = 64
 
@@ -33,6 +33,24 @@ def test_photos_of_a_batch_do_not_meet(network: RegionNetwork) -> None:
         alone = network.describe(one_maps, boxes(3, 5)[i : i + 1])
         for many, one in zip((*dense, *described), (*one_dense, *alone), strict=True):
             torch.testing.assert_close(many[i : i + 1], one, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_norms_folded_away_change_nothing(network: RegionNetwork) -> None:
+    learnt = RegionNetwork(8, network.sides, SIZE).double()
+    chance = torch.Generator().manual_seed(3)
+    for layer in learnt.modules():
+        if isinstance(layer, Layer):
+            for name, tensor in layer.norm.state_dict().items():
+                if name != "num_batches_tracked":
+                    tensor.copy_(torch.rand(tensor.shape, generator=chance, dtype=torch.float64) + 0.5)
+    learnt.eval()
+    folded = without_norms(learnt)
+    assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in folded.modules())
+    assert any(isinstance(part, torch.nn.BatchNorm2d) for part in learnt.modules())
+    for before, after in zip(learnt(pixels(2).double()), folded(pixels(2).double()), strict=True):
+        for one, other in zip(before, after, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 @torch.no_grad()
