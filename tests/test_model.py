@@ -10,7 +10,7 @@ from torch import Tensor
 from phrasechain.data.batch import Batch
 from phrasechain.decode import decode
 from phrasechain.errors import DataError
-from phrasechain.losses import keep_phrases, training_loss
+from phrasechain.losses import keep_phrases, loss_terms, training_loss
 from phrasechain.model import GroundingModel
 from phrasechain.text.words import WordEncoder
 from tiny_batches import NOUNS, tiny_batch
@@ -123,17 +123,20 @@ def right(batch: Batch, region: Tensor) -> bool:
     return bool((batch.iou.gather(1, region[:, None]) >= 0.5).all())
 
 
-def test_autocast_gives_scores_in_float32_near_those_without() -> None:
+@pytest.mark.parametrize("transition", ["paper", "geometric"])
+def test_autocast_gives_scores_in_float32_near_those_without(transition: str) -> None:
     batch = tiny_batch(1)
-    model = make_model()
+    model = make_model(transition=transition)
+    if transition == "geometric":
+        torch.nn.init.ones_(model.transition.strength)  # type: ignore[union-attr, arg-type]
     scores = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
         coarse = model(batch)
     assert coarse.emissions.dtype == coarse.transitions.dtype == torch.float32
     torch.testing.assert_close(coarse.emissions, scores.emissions, rtol=0.1, atol=0.1)
     torch.testing.assert_close(coarse.transitions, scores.transitions, rtol=0.1, atol=0.1)
-    terms = training_loss(model, batch)
-    terms.grounding.backward()
+    loss_terms(coarse, batch).grounding.backward()
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 
 def test_unknown_names_are_refused() -> None:

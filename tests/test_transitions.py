@@ -142,6 +142,17 @@ def test_the_gradient_of_gated_shapes() -> None:
     assert torch.autograd.gradcheck(lambda *each: gated_shapes(*each, features, image), leaves)
 
 
+def test_autocast_leaves_the_sums_of_hidden_units_in_float32() -> None:
+    torch.manual_seed(0)
+    before, after, weight = torch.randn(3, 5, 4), torch.randn(3, 5, 4), torch.randn(4)
+    gates, features, image = torch.randn(4, 3), torch.randn(3, 2, 2, 5), torch.tensor([2, 0, 2, 0])
+    shapes = gates, torch.randn(3, 5), torch.randn(3)
+    expected = relu_pairs(before, after, weight), gated_shapes(*shapes, features, image)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(relu_pairs(before, after, weight), expected[0])
+        assert torch.equal(gated_shapes(*shapes, features, image), expected[1])
+
+
 class Largest(TorchDispatchMode):
     """Remembers the size of the largest tensor that is made within it."""
 

@@ -119,7 +119,8 @@ def _consensus_of_few(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Ten
     agreement = torch.sigmoid(12 * (iou_xyxy(boxes[:, :, None], boxes[:, None]) - 0.5))  # (P, K, K)
     expected = (agreement @ probabilities[..., None])[..., 0]  # (P, K)
     region = expected.masked_fill(probabilities == 0, -1.0).argmax(-1)
-    weight = probabilities * agreement[torch.arange(len(region)), region]  # (P, K)
+    rows = torch.arange(len(region), device=region.device)
+    weight = probabilities * agreement[rows, region]  # (P, K)
     return region, (weight[..., None] * boxes).sum(1) / weight.sum(1, keepdim=True)
 
 

@@ -82,7 +82,8 @@ def relu_pairs(before: Tensor, after: Tensor, weight: Tensor) -> Tensor:
 
     The (L, K, K, h) of its hidden units is never built: units are added up one by one, a few links at a time.
     """
-    scores: Tensor = _ReluPairs.apply(before, after, weight)  # type: ignore[no-untyped-call]
+    with torch.autocast(before.device.type, enabled=False):
+        scores: Tensor = _ReluPairs.apply(before, after, weight)  # type: ignore[no-untyped-call]
     return scores
 
 
@@ -163,7 +164,8 @@ class GeometricTransition(nn.Module):
         scores = gated_shapes(of_shapes, self.shapes.weight, self.shapes.bias, features, links.image)  # (L, K, K)
         before = by_image(widen(self.before(regions)), batch)[links.image] * of_contents[:, None]  # (L, K, h)
         after = by_image(widen(self.after(regions)), batch)[links.image]
-        scores = torch.baddbmm(scores, before, after.transpose(1, 2))
+        with torch.autocast(scores.device.type, enabled=False):
+            scores = torch.baddbmm(scores, before, after.transpose(1, 2))
         paper: Tensor = self.paper(regions, phrases, context, batch)
         return paper + links.to_chains(scores, batch)
 
@@ -174,7 +176,9 @@ def gated_shapes(gates: Tensor, weight: Tensor, bias: Tensor, features: Tensor, 
     The hidden units exist for one image at a time, and are computed again for the gradient.
     """
     rows = [(image == number).nonzero()[:, 0] for number in range(len(features))]  # the links of each image
-    scores: Tensor = _GatedShapes.apply(gates, weight, bias, features.flatten(1, 2), rows)  # type: ignore[no-untyped-call]
+    with torch.autocast(gates.device.type, enabled=False):
+        inputs = gates, weight, bias, features.flatten(1, 2), rows
+        scores: Tensor = _GatedShapes.apply(*inputs)  # type: ignore[no-untyped-call]
     return scores.view(len(gates), *features.shape[1:3])
 
 
