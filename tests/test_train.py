@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from phrasechain.schema import Regions
 from phrasechain.train import train
 from tiny_grounding import DIMENSION, assert_close, last_weights, tiny_config, write_world
 
-CONFIG = tiny_config("train.epochs=10", "train.save_every=5", "model.dropout=0.1")
+CONFIG = tiny_config("train.epochs=8", "train.save_every=5", "model.dropout=0.1")
 World = tuple[Path, Path]
 
 
@@ -39,6 +40,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHRASECHAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run has drawn its curves; drawing those of all others takes longer than the runs."""
+    monkeypatch.setattr(training, "draw_curves", lambda folder: None)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +126,8 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, world: World, t
     command = [sys.executable, "-c", program, *map(str, (*world, run))]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}) as process:
         while not (run / "step-00000010").exists():
-            assert process.poll() is None, "the run ended before its second checkpoint"
+            with suppress(subprocess.TimeoutExpired):
+                assert process.wait(0.02) is None, "the run ended before its second checkpoint"
         os.kill(process.pid, signal.SIGKILL)
     assert not pointers_of(run).is_finished
     (run / ".step-00000015.abcd.tmp").mkdir()  # as if it had been killed while it wrote a checkpoint
@@ -231,7 +239,7 @@ def refused(world: World, out: Path, config: Config, match: str) -> None:
 
 
 def test_another_config_is_refused(finished: Path, world: World) -> None:
-    other = tiny_config("train.epochs=10", "train.save_every=5", "model.dropout=0.2", "train.seed=1")
+    other = tiny_config("train.epochs=8", "train.save_every=5", "model.dropout=0.2", "train.seed=1")
     refused(world, finished, other, r"whole: a run with another model\.dropout, train\.seed; choose another folder")
 
 
