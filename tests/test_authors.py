@@ -4,13 +4,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from phrasechain.authors import read_authors
+from phrasechain.authors import import_authors, read_authors
+from phrasechain.checkpoint import load_checkpoint
 from phrasechain.data.batch import Batch
+from phrasechain.data.shard import StoreInfo
+from phrasechain.data.store_writer import StoreWriter
 from phrasechain.errors import DataError
+from phrasechain.schema import Regions
 from phrasechain.text.elmo import ElmoEncoder
 from tiny_batches import tiny_batch
 
@@ -165,6 +170,28 @@ def test_elmo_is_the_official_one_unless_options_say_otherwise(tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_an_imported_checkpoint_is_one_of_ours(tmp_path: Path) -> None:
+    path, batch = write(tmp_path, make_state(1)), tiny_batch(1, dimension=4)
+    store = tmp_path / "store"
+    with StoreWriter(store, StoreInfo(4, "float16", "bottom-up-attention")) as writer:
+        writer.add(Regions("x", 9, 9, np.array([[0, 0, 5, 5]], np.float32), np.zeros((1, 4), np.float16)))
+        writer.finish()
+    import_authors(path, tmp_path / "ours", store)
+    checkpoint = load_checkpoint(tmp_path / "ours")
+    assert checkpoint.card.regions.extractor == "bottom-up-attention"
+    with torch.no_grad():
+        first, second = read_authors(path)(batch), checkpoint.model(batch)
+    assert torch.equal(first.emissions, second.emissions)
+    with pytest.raises(DataError, match="is there already"):
+        import_authors(path, tmp_path / "ours", store)
+    with StoreWriter(tmp_path / "other", StoreInfo(3)) as writer:
+        writer.add(Regions("x", 9, 9, np.array([[0, 0, 5, 5]], np.float32), np.zeros((1, 3), np.float16)))
+        writer.finish()
+    with pytest.raises(DataError, match=r"other: has 3 features a region, .*model\.pt was trained with 4"):
+        import_authors(path, tmp_path / "theirs", tmp_path / "other")
+    assert not (tmp_path / "theirs").exists()
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return (math.sqrt, (2,))
@@ -185,6 +212,7 @@ class Evil:
             {"encoder.input_embedder.elmo.elmo._elmo_lstm._token_embedder._char_embedding_weights": None},
             "it has no '_elmo",
         ),
+        ({"fusion.p.bias": torch.full((J,), torch.nan)}, "broken: fusion.p.bias is not finite"),
         ({"fusion.v.weight": "text"}, "no model_state_dict of tensors"),
     ],
 )

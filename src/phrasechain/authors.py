@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -15,6 +16,9 @@ from zipfile import BadZipFile
 import torch
 from torch import Tensor
 
+from phrasechain.checkpoint import Card, Source, save_checkpoint
+from phrasechain.config import Model
+from phrasechain.data.store import FeatureStore
 from phrasechain.errors import DataError, one_line
 from phrasechain.files import reason
 from phrasechain.model import GroundingModel
@@ -33,12 +37,29 @@ State = Mapping[str, Tensor]
 
 def read_authors(path: Path | str, options: Path | str | None = None) -> GroundingModel:
     """The model of a released checkpoint, for inference; ``options`` is the ``options.json`` of an unofficial ELMo."""
-    path = Path(path)
+    return _load(Path(path), options)[0]
+
+
+def import_authors(
+    path: Path | str, folder: Path | str, features: Path | str, options: Path | str | None = None
+) -> None:
+    """Write a released checkpoint as one of ours, for the region features of a store: ``evaluate`` takes the folder."""
+    model, values = _load(Path(path), options)
+    source = Source.of(FeatureStore.open(Path(features)))
+    needed = model.region_input.dimension - SPATIAL
+    if source.dimension != needed:
+        raise DataError(f"{features}: has {source.dimension} features a region, {path} was trained with {needed}")
+    if Path(folder).exists():
+        raise DataError(f"{folder}: is there already; choose another folder")
+    save_checkpoint(Path(folder), model, model.state_dict(), Card(values, source))
+
+
+def _load(path: Path, options: Path | str | None) -> tuple[GroundingModel, Model]:
     state = _read(path)
     try:
         values = model_values(state)
         encoder = _encoder(state, None if options is None else read_options(Path(options)))
-        model = GroundingModel(encoder, **values)
+        model = GroundingModel(encoder, state["fusion.v.weight"].shape[1] - SPATIAL, **asdict(values))
         model.load_state_dict(model_state(state) | {f"text.encoder.{n}": t for n, t in encoder.state_dict().items()})
     except KeyError as error:
         raise DataError(f"{path}: not a checkpoint of the authors' code: it has no {error}") from None
@@ -46,7 +67,7 @@ def read_authors(path: Path | str, options: Path | str | None = None) -> Groundi
         raise DataError(f"{path}: its weights do not fit together: {one_line(error)}") from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    return model.eval()
+    return model.eval(), values
 
 
 def _read(path: Path) -> State:
@@ -64,29 +85,30 @@ def _read(path: Path) -> State:
     state = found.get("model_state_dict") if isinstance(found, dict) else None
     if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
         raise DataError(f"{path}: not a checkpoint of the authors' code: it has no model_state_dict of tensors")
+    if broken := [name for name, tensor in state.items() if not bool(tensor.isfinite().all())]:
+        raise DataError(f"{path}: broken: {broken[0]} is not finite")
     return state
 
 
-def model_values(state: State) -> dict[str, Any]:
-    """What ``GroundingModel`` takes, by the shapes of the weights and by what the authors' code does."""
+def model_values(state: State) -> Model:
+    """What makes a ``GroundingModel``, by the shapes of the weights and by what the authors' code does."""
     hidden, chain = state["encoder.lstm.weight_hh_l0"].shape[1], "tran.weight" in state
     told = state["tranc.weight"].shape[1] if "tranc.weight" in state else 0
     contexts = {len(parts) * 2 * hidden: name for name, parts in CONTEXTS.items()}
     if told not in contexts:
         raise DataError(f"its transitions see {told} numbers of the caption, which is no context of the paper")
-    return {
-        "region_dimension": state["fusion.v.weight"].shape[1] - SPATIAL,
-        "lstm": hidden,
-        "rank": state["fusion.u.weight"].shape[0],
-        "joint": state["fusion.p.weight"].shape[0],
-        "activation": "relu",
-        "chain": chain,
-        "context": contexts[told],
-        "transition_hidden": state["tran.weight"].shape[1] if chain else 1,
-        "box_regression": "reg_head.linear.weight" in state,
-        "packed": False,
-        "init": "default",
-    }
+    return Model(
+        lstm=hidden,
+        rank=state["fusion.u.weight"].shape[0],
+        joint=state["fusion.p.weight"].shape[0],
+        activation="relu",
+        chain=chain,
+        context=contexts[told],
+        transition_hidden=state["tran.weight"].shape[1] if chain else 1,
+        box_regression="reg_head.linear.weight" in state,
+        packed=False,
+        init="default",
+    )
 
 
 def model_state(state: State) -> dict[str, Tensor]:
