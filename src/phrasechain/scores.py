@@ -121,7 +121,7 @@ class PairScores(nn.Module):
             kept = random_mask(fused.shape, 1 - self.dropout, fused.device)
             weight = weight / (1 - self.dropout)  # what is left is scaled up here, where it costs nothing
         scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, 5)
-        scores = spread_pairs(widen(scores), batch)  # (P, K, 5)
+        scores = spread(widen(scores), batch.region_mask[batch.phrase_image])  # (P, K, 5)
         return scores[..., 0], scores[..., 1:] if scores.shape[-1] > 1 else None
 
 
@@ -166,7 +166,7 @@ def random_mask(shape: torch.Size, rate: float, device: torch.device) -> Tensor:
     """True with probability ``rate``, to 16 bits: on a CPU many times faster than ``bernoulli_``."""
     bits = torch.empty(-(-shape.numel() // 4), dtype=torch.int64, device=device).random_(-(2**63), None)
     values = bits.view(torch.int16)[: shape.numel()].view(shape)
-    return values < round(rate * 2**16) - 2**15
+    return values <= round(rate * 2**16) - 2**15 - 1
 
 
 def pair_product(phrases: Tensor, regions: Tensor, batch: Batch) -> Tensor:
@@ -207,9 +207,8 @@ class _PairProduct(torch.autograd.Function):
         return grad_phrases, grad_regions, None
 
 
-def spread_pairs(values: Tensor, batch: Batch) -> Tensor:
-    """One row per pair, (M, ...), as (P, K, ...) with zeros at the regions that an image does not have."""
-    mask = batch.region_mask[batch.phrase_image]  # (P, K)
-    if len(values) == mask.numel():
-        return values.view(*mask.shape, *values.shape[1:])
-    return values.new_zeros(*mask.shape, *values.shape[1:]).index_put((mask,), values)
+def spread(rows: Tensor, mask: Tensor) -> Tensor:
+    """Put rows (M, ...) where ``mask`` (A, B) is true, one after the other, zeros elsewhere: (A, B, ...)."""
+    if len(rows) == mask.numel():
+        return rows.view(*mask.shape, *rows.shape[1:])
+    return rows.new_zeros(*mask.shape, *rows.shape[1:]).index_put((mask,), rows)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from phrasechain.boxes import area_xyxy, centre_xyxy
 from phrasechain.data.batch import Batch
-from phrasechain.scores import widen
+from phrasechain.scores import spread, widen
 
 _CHUNK = 1 << 18  # pairs of regions that are looked at together: they stay in the processor's cache
 
@@ -57,7 +57,7 @@ class PaperTransition(nn.Module):
 
     def forward(self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor:
         """Regions (N, D) and contexts (B, T-1, c) give (B, T-1, K, K), or (B, 1, K, K) without context."""
-        before, after = by_image(self.a(regions), batch), by_image(self.b(regions), batch)  # (I, K, h)
+        before, after = (spread(layer(regions), batch.region_mask) for layer in (self.a, self.b))  # (I, K, h)
         if self.c is None or context is None:
             return self._scores(before, after)[batch.caption_image, None]
         links = Links.of(batch)
@@ -67,14 +67,6 @@ class PaperTransition(nn.Module):
 
     def _scores(self, before: Tensor, after: Tensor) -> Tensor:
         return relu_pairs(widen(before), widen(after), self.out.weight[0]) + self.out.bias
-
-
-def by_image(rows: Tensor, batch: Batch) -> Tensor:
-    """Rows (N, h) of the regions of all images as (I, K, h), with zeros where there is no region."""
-    mask = batch.region_mask
-    if len(rows) == mask.numel():
-        return rows.view(*mask.shape, -1)
-    return rows.new_zeros(*mask.shape, rows.shape[1]).index_put((mask,), rows)
 
 
 def relu_pairs(before: Tensor, after: Tensor, weight: Tensor) -> Tensor:
@@ -162,8 +154,8 @@ class GeometricTransition(nn.Module):
         of_shapes, of_contents = gates.tensor_split([self.shapes.out_features], -1)  # (L, 2h), (L, h)
         features = pair_features_xyxy(batch.boxes, batch.sizes).to(self.shapes.weight)  # (I, K, K, F)
         scores = gated_shapes(of_shapes, self.shapes.weight, self.shapes.bias, features, links.image)  # (L, K, K)
-        before = by_image(widen(self.before(regions)), batch)[links.image] * of_contents[:, None]  # (L, K, h)
-        after = by_image(widen(self.after(regions)), batch)[links.image]
+        before = spread(widen(self.before(regions)), batch.region_mask)[links.image] * of_contents[:, None]  # (L, K, h)
+        after = spread(widen(self.after(regions)), batch.region_mask)[links.image]
         with torch.autocast(scores.device.type, enabled=False):
             scores = torch.baddbmm(scores, before, after.transpose(1, 2))
         paper: Tensor = self.paper(regions, phrases, context, batch)
