@@ -55,7 +55,7 @@ class Recipe:
     word_dimension: int = 64
     buckets: int = 8192
     ngram_dimension: int = 32
-    hidden: int = 128
+    hidden: int = 160
     layers: int = 1
     dropout: float = 0.3
     word_dropout: float = 0.03
