@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from phrasechain.data.predictions import read_predictions
 from phrasechain.errors import DataError
 from phrasechain.evaluate import Protocol, evaluate_file
 from phrasechain.evaluate_run import Answering, predictions_file
+from phrasechain.metrics import Mean
 from tiny_grounding import tiny_config, write_world
 
 BASE = tiny_config("train.epochs=2")
@@ -34,6 +36,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 ROWS_HERE = ("HL", "SL", "SL-CCRF", "SL-CCRF, no regression")
+HOW: dict[str, Any] = {
+    "rows": ROWS_HERE,
+    "seeds": 2,
+    "split": "train",
+    "settings": ["preset small"],
+    "protocol": QUICK,
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +51,27 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tables(world: World, out: Path) -> Tables:
-    return compare(*world, out, BASE, rows=ROWS_HERE, seeds=2, split="train", settings=["preset small"], protocol=QUICK)
+def noted() -> list[Tables]:
+    """What there was after each run."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tables(world: World, out: Path, noted: list[Tables]) -> Tables:
+    return compare(*world, out, BASE, **HOW, note=noted.append)
+
+
+def test_tables_are_there_after_each_run(tables: Tables, noted: list[Tables]) -> None:
+    """Every row once, then the models' other seeds: who stops early has something of everything."""
+    lines = [{line.row: line.seeds for each in one.tables.values() for line in each} for one in noted]
+    assert lines[:3] == [{"HL": 1}, {"HL": 1, "SL": 1}, {"HL": 1, "SL": 1, "SL-CCRF": 1}]
+    assert lines[3] == dict.fromkeys(ROWS_HERE, 1)
+    assert lines[4] == lines[3] | {"HL": 2}
+    assert lines[6] == lines[3] | {"HL": 2, "SL": 2, "SL-CCRF": 2}
+    assert comparison_dict(noted[-1]) == comparison_dict(tables)
+    text = markdown(noted[4])
+    assert "| SL-CCRF (1 seed) |" in text
+    assert "| SL against HL (1 seed) |" in text
 
 
 def runs(out: Path, row: str) -> list[Path]:
@@ -85,16 +113,38 @@ def test_tests_are_paired_by_seed(world: World, out: Path, tables: Tables) -> No
     (test,) = (test for test in tables.tests if (test.first, test.second) == ("SL-CCRF", "SL"))
     lines = {line.label: line for line in tables.tables["models"]}
     gold = collect_gold(load_examples(world[0], "train"), "gold")
-    for place, (name, comparison) in enumerate(test.comparisons.items()):
-        gain = headline(lines["SL-CCRF"].sections[place]).value - headline(lines["SL"].sections[place]).value
-        assert comparison.test.difference.value == pytest.approx(gain)
+    assert test.seeds == 2
+    for place, name in enumerate(("caption 0", "all captions")):
+        gain, rival_gain = (
+            minus(*(figure(lines[row].sections[place]) for row in ("SL-CCRF", "SL")))
+            for figure in (headline, lambda section: section.figure("rivals in the caption", "with a rival"))
+        )
+        assert test.gains[name].difference.value == pytest.approx(gain)
+        assert test.gains[f"{name}, with a rival"].difference.value == pytest.approx(rival_gain)
         only = 0
         for run, other in zip(runs(out, "SL-CCRF"), runs(out, "SL"), strict=True):
             right = [_right(gold, predictions_file(each, "train", Answering())) for each in (run, other)]
             scope = gold.caption_index == 0 if name == "caption 0" else torch.ones(len(gold)).bool()
             only += int((right[0] & ~right[1] & scope).sum())
-        assert comparison.test.first_only == only
-    assert {(test.first, test.second) for test in tables.tests} == {("SL", "HL"), ("SL-CCRF", "SL")}
+        assert test.gains[name].first_only == only
+
+
+def minus(first: Mean, second: Mean) -> float:
+    assert first.total > 0
+    return first.value - second.value
+
+
+def test_what_is_tested(tables: Tables) -> None:
+    """Models against each other, other rows and ways to ask against the reference."""
+    assert [(test.first, test.second) for test in tables.tests] == [
+        ("SL", "HL"),
+        ("SL-CCRF", "SL"),
+        ("SL-CCRF, no regression", "SL-CCRF"),
+        ("SL-CCRF, smoothing", "SL-CCRF"),
+        ("SL-CCRF, independent", "SL-CCRF"),
+        ("SL-CCRF, consensus", "SL-CCRF"),
+        ("SL-CCRF, not moved", "SL-CCRF"),
+    ]
 
 
 def _right(gold: comparing.Gold, file: Path) -> torch.Tensor:
@@ -124,9 +174,9 @@ def test_another_row_gets_all_seeds_where_one_does_not_tell(out: Path, tables: T
 
 def test_nothing_is_done_twice(world: World, out: Path, tables: Tables) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
-    again = compare(
-        *world, out, BASE, rows=ROWS_HERE, seeds=2, split="train", settings=["preset small"], protocol=QUICK
-    )
+    noted: list[Tables] = []
+    again = compare(*world, out, BASE, **HOW, note=noted.append)
+    assert noted == []
     assert comparison_dict(again) == comparison_dict(tables)
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
@@ -160,7 +210,20 @@ def test_rows_and_tables_fit_together() -> None:
     assert with_settings(BASE, ROWS[REFERENCE]).model == BASE.model
 
 
+def test_a_row_alone_is_shown(world: World, out: Path, tables: Tables) -> None:
+    """Without the models there is still a table, and there are no tests."""
+    (name,) = ("SL-CCRF, no regression",)
+    found = compare(*world, out, BASE, **HOW | {"rows": [name, name]})
+    assert {title: [line.label for line in lines] for title, lines in found.tables.items()} == {
+        "box regression": ["SL-CCRF, trained without"]
+    }
+    assert f"| {name} |" in markdown(found)
+    assert found.tests == ()
+
+
 def test_what_cannot_be_compared(world: World, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"learned words'.* would be the row 'SL-CCRF' again; set text\.vectors"):
+        compare(*world, tmp_path, BASE, rows=["HL", "SL-CCRF, learned words"])
     with pytest.raises(DataError, match=r"no row named 'LS'; there are: HL, SL"):
         compare(*world, tmp_path, BASE, rows=["LS"])
     with pytest.raises(DataError, match="no split named 'test'"):

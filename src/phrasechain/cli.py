@@ -123,8 +123,10 @@ def compare(
 ) -> None:
     """Train and score the models of the paper's tables on this data, with tests, as Markdown, JSON and a picture.
 
-    What is trained already is not trained again.
+    What is trained already is not trained again. Each row is trained once before any gets other seeds, and the tables
+    are written anew after each run.
     """
+    from phrasechain.compare import Tables
     from phrasechain.compare import compare as run
     from phrasechain.compare_report import markdown, write_comparison
     from phrasechain.config import make_config
@@ -132,10 +134,18 @@ def compare(
 
     given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
     values = make_config(preset, recipe, config, given)
-    shown = [f"preset {preset}", *given]
-    tables = run(data, features, out, values, rows=rows, seeds=seeds, split=split, settings=shown, device=device)
+    chosen = {"preset": preset, "recipe": recipe, "config": config}
+    shown = [*(f"{name} {value}" for name, value in chosen.items() if value is not None), *given]
+
+    def note(tables: Tables) -> None:
+        if is_first_process():
+            write_comparison(tables, out)
+
+    tables = run(
+        data, features, out, values, rows=rows, seeds=seeds, split=split, settings=shown, device=device, note=note
+    )
+    note(tables)
     if is_first_process():
-        write_comparison(tables, out)
         typer.echo(markdown(tables))
 
 

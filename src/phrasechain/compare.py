@@ -2,12 +2,12 @@
 
 A row is a name and the settings that make it; a line of a table is a row and a way of asking it. Figures of several
 seeds are those of all their predictions together, with whole images resampled, so that an interval covers the choice of
-images and the spread says what the seed does.
+images and the spread says what the seed does. What tells most is trained first: every row once, then other seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,32 +17,37 @@ import torch
 from torch import Tensor
 
 from phrasechain.boxes import iou_xyxy
+from phrasechain.checkpoint import read_pointers
 from phrasechain.config import Config, with_settings
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.gold import Gold, Matched, collect_gold, match_predictions
 from phrasechain.data.predictions import read_predictions
 from phrasechain.errors import DataError, unknown_name
-from phrasechain.evaluate import Comparison, Protocol, Section, score
+from phrasechain.evaluate import Protocol, Section, score
 from phrasechain.evaluate_run import Answering, predict_run, predictions_file
-from phrasechain.metrics import RIGHT, Mean
+from phrasechain.metrics import RIGHT, Mean, PairedTest, has_rival, neighbours, paired_test
 from phrasechain.run_folder import read_metrics
 from phrasechain.train import train
 
+_SL_CCRF = ("loss.targets=soft", "model.chain=true")
 #: The models, by name: what is set for each besides what is set for all.
 ROWS: dict[str, tuple[str, ...]] = {
     "HL": ("loss.targets=hard", "model.chain=false"),
     "SL": ("loss.targets=soft", "model.chain=false"),
     "HL-CCRF": ("loss.targets=hard", "model.chain=true"),
-    "SL-CCRF": ("loss.targets=soft", "model.chain=true"),
-    "SL-CCRF, no context": ("loss.targets=soft", "model.chain=true", "model.context=none"),
-    "SL-CCRF, M+LR": ("loss.targets=soft", "model.chain=true", "model.context=M+LR"),
-    "SL-CCRF, M+LR+G": ("loss.targets=soft", "model.chain=true", "model.context=M+LR+G"),
-    "SL-CCRF, learned words": ("loss.targets=soft", "model.chain=true", "text.vectors="),
-    "SL-CCRF, no regression": ("loss.targets=soft", "model.chain=true", "model.box_regression=false"),
-    "SL-CCRF, geometric": ("loss.targets=soft", "model.chain=true", "model.transition=geometric"),
+    "SL-CCRF": _SL_CCRF,
+    "SL-CCRF, no context": (*_SL_CCRF, "model.context=none"),
+    "SL-CCRF, M+LR": (*_SL_CCRF, "model.context=M+LR"),
+    "SL-CCRF, M+LR+G": (*_SL_CCRF, "model.context=M+LR+G"),
+    "SL-CCRF, learned words": (*_SL_CCRF, "text.vectors="),
+    "SL-CCRF, no regression": (*_SL_CCRF, "model.box_regression=false"),
+    "SL-CCRF, geometric": (*_SL_CCRF, "model.transition=geometric"),
+    "SL-CCRF, summed out": (*_SL_CCRF, "loss.unlabelled=marginalise"),
+    "SL-CCRF, half of the unboxed": (*_SL_CCRF, "loss.unlabelled=marginalise", "data.unboxed=0.5"),
 }
 MODELS = ("HL", "SL", "HL-CCRF", "SL-CCRF")  # trained with all seeds
 REFERENCE = "SL-CCRF"
+WORDS = "SL-CCRF, learned words"
 
 
 class Asked(NamedTuple):
@@ -63,7 +68,7 @@ TABLES: dict[str, tuple[Asked, ...]] = {
         Asked("M+LR+G", "SL-CCRF, M+LR+G"),
     ),
     "transitions": (Asked("paper", REFERENCE), Asked("geometric", "SL-CCRF, geometric")),
-    "words": (Asked("given vectors", REFERENCE), Asked("learned", "SL-CCRF, learned words")),
+    "words": (Asked("given vectors", REFERENCE), Asked("learned", WORDS)),
     "decoding": tuple(
         Asked(f"{name}, {how}", name, Answering(decode=how))
         for name in ("HL-CCRF", "SL-CCRF")
@@ -78,11 +83,23 @@ TABLES: dict[str, tuple[Asked, ...]] = {
         Asked("SL-CCRF, trained without", "SL-CCRF, no regression"),
     ),
     "phrases in the chain": tuple(
-        Asked(f"{name}, {regime}", name, Answering(regime=regime)) for name in MODELS for regime in ("gold", "all")
+        Asked(f"{name}, {regime}", name, Answering(regime=regime))
+        for name in (*MODELS, "SL-CCRF, summed out", "SL-CCRF, half of the unboxed")
+        for regime in ("gold", "all")
     ),
 }
-#: Which model is tested against which.
-TESTS = (("SL", "HL"), ("HL-CCRF", "HL"), ("SL-CCRF", "HL-CCRF"), ("SL-CCRF", "SL"))
+_HERE = Asked(REFERENCE, REFERENCE)
+#: What is tested against what.
+TESTS: tuple[tuple[Asked, Asked], ...] = (
+    *((Asked(one, one), Asked(other, other)) for one, other in (("SL", "HL"), ("HL-CCRF", "HL"))),
+    *((_HERE, Asked(other, other)) for other in ("HL-CCRF", "SL")),
+    *((Asked(row, row), _HERE) for row in ROWS if row not in MODELS),
+    *(
+        (Asked(f"SL-CCRF, {how}", REFERENCE, Answering(decode=how)), _HERE)
+        for how in ("smoothing", "independent", "consensus")
+    ),
+    (Asked("SL-CCRF, not moved", REFERENCE, _UNMOVED), _HERE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +121,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """The paired test of two models by the seeds that both have, by section."""
+    """The paired test of two lines by the seeds that both have, for several choices of phrases."""
 
     first: str
     second: str
-    comparisons: dict[str, Comparison]
+    seeds: int
+    gains: dict[str, PairedTest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +156,23 @@ class Workshop:
             raise DataError(f"{data}: the split {split!r} has no phrase with a box: nothing to compare")
         self._runs: dict[tuple[str, int], Path] = {}
         self._matched: dict[tuple[str, int, Answering], Matched] = {}
+        self._lines: dict[tuple[Asked, int], Line] = {}
+
+    def is_trained(self, row: str, seed: int) -> bool:
+        pointers = read_pointers(self._folder(row, seed))
+        return pointers is not None and pointers.is_finished
 
     def run(self, row: str, seed: int) -> Path:
         """The folder of a row's run, which is trained unless it is finished."""
-        if (row, seed) in self._runs:
-            return self._runs[row, seed]
-        config = with_settings(self.base, [*ROWS[row], f"train.seed={seed}"])
-        folder = self.out / "runs" / f"{row.replace(', ', '_').replace(' ', '-')}_seed-{seed}"
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        self._runs[row, seed] = train(self.data, self.features, folder, config, self.device)
-        return folder
+        if (row, seed) not in self._runs:
+            config = with_settings(self.base, [*ROWS[row], f"train.seed={seed}"])
+            folder = self._folder(row, seed)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self._runs[row, seed] = train(self.data, self.features, folder, config, self.device)
+        return self._runs[row, seed]
+
+    def _folder(self, row: str, seed: int) -> Path:
+        return self.out / "runs" / f"{row.replace(', ', '_').replace(' ', '-')}_seed-{seed}"
 
     def matched(self, row: str, seed: int, answering: Answering) -> Matched:
         """A run's predictions beside the gold phrases; they are made unless they are there."""
@@ -161,19 +186,42 @@ class Workshop:
         return self._matched[key]
 
     def line(self, asked: Asked, seeds: int) -> Line:
+        if (asked, seeds) not in self._lines:
+            self._lines[asked, seeds] = self._line(asked, seeds)
+        return self._lines[asked, seeds]
+
+    def _line(self, asked: Asked, seeds: int) -> Line:
         matched = [self.matched(asked.row, seed, asked.answering) for seed in range(seeds)]
         gold = self.gold[asked.answering.regime]
         sections = tuple(score(repeat_gold(gold, seeds), join_matched(matched), protocol=self.protocol))
         minutes = [_minutes(self.run(asked.row, seed)) for seed in range(seeds)]
-        accuracies = {name: tuple(_accuracy(gold, one, scope) for one in matched) for name, scope in _scopes(gold)}
+        accuracies = {
+            name: tuple(float(_right(gold, one)[scope].double().mean()) for one in matched)
+            for name, scope in _sections(gold).items()
+        }
         return Line(asked.label, asked.row, asked.answering, seeds, sections, accuracies, mean(minutes))
 
-    def test(self, first: str, second: str, seeds: int) -> Test:
-        both = [
-            join_matched([self.matched(row, seed, Answering()) for seed in range(seeds)]) for row in (first, second)
-        ]
-        sections = score(repeat_gold(self.gold["gold"], seeds), *both, protocol=self.protocol)
-        return Test(first, second, {section.name: section.comparisons[0] for section in sections})
+    def test(self, first: Asked, second: Asked, seeds: int) -> Test:
+        """The test for all phrases and for those with a rival, by which a chain should matter most."""
+        gold = self.gold["gold"]
+        mine, theirs = (
+            torch.stack([_right(gold, self.matched(asked.row, seed, asked.answering)) for seed in range(seeds)])
+            for asked in (first, second)
+        )  # (S, N)
+        scopes, rival = _sections(gold), has_rival(neighbours(gold.caption, gold.entity, gold.categories), len(gold))
+        scopes |= {f"{name}, with a rival": scope & rival for name, scope in scopes.items()}
+        gains = {
+            name: paired_test(
+                mine[:, scope].flatten(),
+                theirs[:, scope].flatten(),
+                gold.image[scope].repeat(seeds),
+                resamples=self.protocol.resamples,
+                seed=self.protocol.seed,
+            )
+            for name, scope in scopes.items()
+            if bool(scope.any())
+        }
+        return Test(first.label, second.label, seeds, gains)
 
 
 def compare(
@@ -188,44 +236,68 @@ def compare(
     settings: Sequence[str] = (),
     device: str = "auto",
     protocol: Protocol | None = None,
+    note: Callable[[Tables], object] = lambda tables: None,
 ) -> Tables:
     """Train and ask the rows, and gather the tables. The four models get all seeds.
 
     Another row gets one, and all where the accuracy of that one lies within the interval of the reference: then one
-    does not tell them apart. ``settings`` are what was set for all rows, to be shown.
+    does not tell them apart. ``settings`` are what was set for all rows, to be shown. ``note`` is handed the tables of
+    what is there whenever another run is trained.
     """
     rows = _wanted_rows(base, rows)
     workshop = Workshop(data, features, out, base, split, device, protocol or Protocol())
-    counts = dict(_seed_counts(workshop, rows, seeds))
-    tables = {
-        title: tuple(workshop.line(asked, counts[asked.row]) for asked in lines if asked.row in rows)
-        for title, lines in TABLES.items()
-    }
-    tests = tuple(workshop.test(*pair, seeds) for pair in TESTS if set(pair) <= set(rows))
-    shown = {title: lines for title, lines in tables.items() if len(lines) > 1 or title == "models"}
-    return Tables(str(data), split, str(features), tuple(settings), seeds, shown, tests)
+    tables = Tables(str(data), split, str(features), tuple(settings), seeds, {}, ())
+    counts: dict[str, int] = {}
+    for row, seed in _in_order(workshop, rows, seeds):
+        is_new = not workshop.is_trained(row, seed)
+        workshop.run(row, seed)
+        counts[row] = seed + 1
+        if is_new:
+            note(_filled(tables, workshop, counts))
+    return _filled(tables, workshop, counts)
 
 
 def _wanted_rows(base: Config, rows: Sequence[str] | None) -> list[str]:
     for row in rows or ():
         if row not in ROWS:
             raise DataError(unknown_name("row", row, ROWS))
-    wanted = list(rows or ROWS)
-    if base.text.encoder != "words" or not base.text.vectors:
-        wanted = [row for row in wanted if row != "SL-CCRF, learned words"]  # it would be the reference again
-    return wanted
+    if base.text.encoder == "words" and base.text.vectors:
+        return list(dict.fromkeys(rows or ROWS))
+    if rows and WORDS in rows:
+        raise DataError(f"row {WORDS!r}: it would be the row {REFERENCE!r} again; set text.vectors for the other rows")
+    return [row for row in dict.fromkeys(rows or ROWS) if row != WORDS]
 
 
-def _seed_counts(workshop: Workshop, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
-    """How many seeds each row is trained with."""
-    yield from ((row, seeds) for row in rows if row in MODELS)
-    rest = [row for row in rows if row not in MODELS]
-    interval = None
-    if rest and REFERENCE in rows:
-        interval = headline(workshop.line(Asked(REFERENCE, REFERENCE), seeds).sections[0])
-    for row in rest:
-        own = headline(workshop.line(Asked(row, row), 1).sections[0]).value
-        yield row, seeds if interval is not None and interval.low <= own <= interval.high else 1
+def _in_order(workshop: Workshop, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
+    """What is trained, one after the other: a row and a seed."""
+    yield from ((row, 0) for row in rows)
+    yield from ((row, seed) for seed in range(1, seeds) for row in rows if row in MODELS)
+    for row in rows:
+        if row not in MODELS and REFERENCE in rows and _is_near_reference(workshop, row, seeds):
+            yield from ((row, seed) for seed in range(1, seeds))
+
+
+def _is_near_reference(workshop: Workshop, row: str, seeds: int) -> bool:
+    interval = headline(workshop.line(_HERE, seeds).sections[0])
+    own = headline(workshop.line(Asked(row, row), 1).sections[0]).value
+    return interval.low <= own <= interval.high
+
+
+def _filled(tables: Tables, workshop: Workshop, counts: Mapping[str, int]) -> Tables:
+    """The tables of what is trained: ``counts`` seeds of each row. One that says nothing new is left out."""
+    shown: dict[str, tuple[Line, ...]] = {}
+    seen: set[tuple[str, Answering]] = set()
+    for title, asked in TABLES.items():
+        there = [each for each in asked if each.row in counts]
+        if not seen.issuperset((each.row, each.answering) for each in there):
+            shown[title] = tuple(workshop.line(each, counts[each.row]) for each in there)
+            seen.update((each.row, each.answering) for each in there)
+    tests = tuple(
+        workshop.test(first, second, min(counts[first.row], counts[second.row]))
+        for first, second in TESTS
+        if first.row in counts and second.row in counts
+    )
+    return replace(tables, tables=shown, tests=tests)
 
 
 def headline(section: Section) -> Mean:
@@ -268,13 +340,12 @@ def join_matched(parts: Sequence[Matched]) -> Matched:
     )
 
 
-def _scopes(gold: Gold) -> list[tuple[str, Tensor]]:
-    return [("caption 0", gold.caption_index == 0), ("all captions", torch.ones(len(gold), dtype=torch.bool))]
+def _sections(gold: Gold) -> dict[str, Tensor]:
+    return {"caption 0": gold.caption_index == 0, "all captions": torch.ones(len(gold), dtype=torch.bool)}
 
 
-def _accuracy(gold: Gold, matched: Matched, scope: Tensor) -> float:
-    right = (iou_xyxy(matched.boxes, gold.merged) >= RIGHT) & matched.found
-    return float(right[scope].double().mean())
+def _right(gold: Gold, matched: Matched) -> Tensor:
+    return (iou_xyxy(matched.boxes, gold.merged) >= RIGHT) & matched.found  # (N,)
 
 
 def _minutes(run: Path) -> float:

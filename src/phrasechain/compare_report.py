@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import BytesIO
 from math import isnan
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 from phrasechain import __version__
 from phrasechain.compare import Line, Tables, Test, headline
 from phrasechain.evaluate import Section
+from phrasechain.evaluate_run import Answering
 from phrasechain.files import write_output
-from phrasechain.metrics import Mean
+from phrasechain.metrics import Mean, PairedTest
 from phrasechain.report import without_nan
 
 RIVALS = ("alone in its category", "with a rival")
@@ -56,20 +57,29 @@ def _lines(tables: Tables) -> Iterator[str]:
     )
     for title, lines in tables.tables.items():
         yield from _table(title, lines, tables.seeds)
-    if models := tables.tables.get("models"):
-        yield from _breakdown("categories, all captions", models, _categories(models[0].sections[1]), "category")
-        yield from _breakdown("rivals, caption 0", models, RIVALS, "rivals in the caption", section=0)
-        yield from _breakdown("rivals, all captions", models, RIVALS, "rivals in the caption")
+    trained = _one_of_each_row(tables)
+    yield from _breakdown("categories, all captions", trained, _categories(trained[0].sections[1]), "category")
+    yield from _breakdown("rivals, caption 0", trained, RIVALS, "rivals in the caption", section=0)
+    yield from _breakdown("rivals, all captions", trained, RIVALS, "rivals in the caption")
     if tables.tests:
-        yield from _tests(tables.tests)
+        yield from _tests(tables.tests, tables.seeds)
+
+
+def _one_of_each_row(tables: Tables) -> list[Line]:
+    """The line of each row that is asked in the plain way, under the row's name."""
+    lines = {line.row: line for each in tables.tables.values() for line in each if line.answering == Answering()}
+    return [replace(line, label=name) for name, line in lines.items()]
 
 
 def _table(title: str, lines: Sequence[Line], seeds: int) -> Iterator[str]:
     yield from _head(title, ["caption 0", "all captions", "minutes"])
     for line in lines:
         cells = [_cell(headline(section), line.spread(section.name)) for section in line.sections]
-        label = line.label if line.seeds == seeds else f"{line.label} ({line.seeds} seed{'s' * (line.seeds > 1)})"
-        yield _row([label, *cells, f"{line.minutes:.1f}"])
+        yield _row([_label(line.label, line.seeds, seeds), *cells, f"{line.minutes:.1f}"])
+
+
+def _label(label: str, seeds: int, usual: int) -> str:
+    return label if seeds == usual else f"{label} ({seeds} seed{'s' * (seeds > 1)})"
 
 
 def _breakdown(title: str, lines: Sequence[Line], names: Sequence[str], table: str, section: int = 1) -> Iterator[str]:
@@ -79,17 +89,17 @@ def _breakdown(title: str, lines: Sequence[Line], names: Sequence[str], table: s
         yield _row([line.label, *(_cell(line.sections[section].figure(table, name)) for name in names)])
 
 
-def _tests(tests: Sequence[Test]) -> Iterator[str]:
-    names = list(tests[0].comparisons)
+def _tests(tests: Sequence[Test], seeds: int) -> Iterator[str]:
+    names = list(tests[0].gains)
     yield from _head("paired tests", names)
     for test in tests:
-        yield _row([f"{test.first} against {test.second}", *(_gain(test, name) for name in names)])
+        label = _label(f"{test.first} against {test.second}", test.seeds, seeds)
+        yield _row([label, *(_gain(test.gains[name]) for name in names)])
 
 
-def _gain(test: Test, section: str) -> str:
-    found = test.comparisons[section].test
-    gain = found.difference
-    return f"{100 * gain.value:+.2f} ({100 * gain.low:+.2f} to {100 * gain.high:+.2f}), p = {found.p_value:.2g}"
+def _gain(test: PairedTest) -> str:
+    gain = test.difference
+    return f"{100 * gain.value:+.2f} ({100 * gain.low:+.2f} to {100 * gain.high:+.2f}), p = {test.p_value:.2g}"
 
 
 def _categories(section: Section) -> list[str]:
