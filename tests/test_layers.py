@@ -36,6 +36,8 @@ LAYERS = [
         "evaluate_run",
         "learner",
         "processes",
+        "ground",
+        "ground_folder",
     },
     {"cli", "web", "__main__"},
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -13,6 +13,11 @@ from phrasechain import __version__
 from phrasechain.errors import DataError, PhrasechainError, unknown_name
 from phrasechain.files import reason, require_writable, write_output
 from phrasechain.terminal import print_table, printable
+
+if TYPE_CHECKING:
+    from phrasechain.data.captions import Pair
+    from phrasechain.ground import Manner
+    from phrasechain.predict import Grounder
 
 BENCHMARKS = ("chain", "step")
 INTERRUPTED = 130  # the status that typer makes of Ctrl-C
@@ -38,6 +43,126 @@ def root(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command()
+def ground(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="IMAGE… CAPTION", help="Photos or folders of them, then a caption in quotes."),
+    ] = None,
+    phrases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--phrase", metavar="TEXT", help="A phrase of the caption; may be repeated. Without it they are found."
+        ),
+    ] = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Many images and captions; then IMAGE… is where the images are."),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="PNG", help="The picture, by default NAME.grounded.png; - is stdout; of many, a folder."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON and nothing else; a picture only with --out.")
+    ] = False,
+    decode: Annotated[
+        str | None, typer.Option(help="viterbi, smoothing, independent or consensus; by default the model's best.")
+    ] = None,
+    alternatives: Annotated[bool, typer.Option("--alternatives", help="Show the next best boxes too.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show each phrase decided alone beside all decided jointly.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="FOLDER|HUB_ID", help="Another model than the embedded one.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N captions.")] = None,
+    shard: Annotated[str | None, typer.Option(metavar="i/n", help="Only the images of part i of n.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Find what the phrases of a caption name in a photo: a picture with a box for each, and a table or JSON.
+
+    Of many photos or captions the answers go into a folder; run it again to go on after an interruption. See
+    docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
+    """
+    from phrasechain.data.photos import parse_part
+    from phrasechain.ground import Manner, picture_path, wanted
+
+    manner = Manner(decode, alternatives, compare)
+    part = None if shard is None else parse_part(shard)
+    to_stdout = out == "-"
+    asked = wanted(arguments or (), captions, phrases or (), None if out is None or to_stdout else Path(out))
+    if to_stdout and (as_json or not asked.is_single):
+        raise DataError("--out - is for the picture of one photo, without --json")
+    if to_stdout and sys.stdout.isatty():
+        raise DataError("--out - writes a PNG, which a terminal cannot show; send it to a file or to a program")
+    if not asked.is_single:
+        if out is None and not as_json:
+            raise DataError("many pictures need a folder: give --out FOLDER, or --json for JSON lines alone")
+        pairs = [pair for pair in asked.pairs[:limit] if part is None or part.holds(pair.image)]
+        _ground_many(_grounder(model, device), pairs, asked.problems, manner, out, as_json)
+        return
+    [pair] = asked.pairs
+    path = None if to_stdout or (as_json and out is None) else picture_path(pair, out)
+    _ground_one(_grounder(model, device), pair, manner, path, as_json, to_stdout)
+
+
+def _grounder(model: str | None, device: str) -> Grounder:
+    from phrasechain.predict import Grounder
+
+    return Grounder.from_pretrained(model, device=device)
+
+
+def _ground_one(
+    grounder: Grounder, pair: Pair, manner: Manner, path: Path | None, as_json: bool, to_stdout: bool
+) -> None:
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.ground import NO_PHRASES, answer, is_animated, picture, print_answer
+
+    found = answer(grounder, pair, manner)
+    has_phrases = bool(found.grounding.phrases)
+    png = picture(pair.path, found, manner) if has_phrases and (path or to_stdout) else None
+    if is_animated(pair.path):
+        typer.echo(f"{printable(pair.image)}: an animation; its first frame is looked at", err=True)
+    if not has_phrases:
+        typer.echo(NO_PHRASES, err=True)
+    if png is not None and path is not None:
+        write_output(path, png)
+    if png is not None and to_stdout:
+        sys.stdout.buffer.write(png)
+    elif as_json:
+        typer.echo(json.dumps(found.to_dict(), allow_nan=False))
+    elif has_phrases:
+        print_answer(found, manner, Console())
+        typer.echo(printable(str(path)))
+
+
+def _ground_many(
+    grounder: Grounder, pairs: list[Pair], problems: list[str], manner: Manner, out: str | None, as_json: bool
+) -> None:
+    import json
+
+    from phrasechain.ground import GroundReport, ground_many
+
+    report = GroundReport(problems=problems)
+    for record in ground_many(grounder, pairs, manner, report, None if out is None else Path(out)):
+        if as_json:
+            typer.echo(json.dumps(record, allow_nan=False))
+    counts = {
+        "grounded": report.grounded,
+        "without phrases": report.without_phrases,
+        "already there": report.already_there,
+        "skipped": len(report.problems),
+    }
+    if out is None or as_json:
+        _say_skipped(report.problems)
+    else:
+        _print_counts("captions", Path(out), counts, report.problems)
 
 
 @app.command()
@@ -265,6 +390,10 @@ def _print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[st
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")
     print_table(table, Console())
+    _say_skipped(skipped)
+
+
+def _say_skipped(skipped: list[str]) -> None:
     for problem in skipped:
         typer.echo(f"skipped {printable(problem)}", err=True)
     if skipped:

@@ -67,7 +67,7 @@ def find_photos(sources: Sequence[Path], limit: int | None = None, part: Part | 
 def _photos_of(source: Path) -> list[tuple[str, Path]]:
     if source.is_dir():
         folders = (source / name for name in IMAGE_FOLDERS if (source / name).is_dir()) if is_official(source) else ()
-        return [(path.stem, path) for path in _files_below(next(iter(folders), source))]
+        return [(path.stem, path) for path in photos_below(next(iter(folders), source))]
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     if source.suffix == ".jsonl":
@@ -76,7 +76,7 @@ def _photos_of(source: Path) -> list[tuple[str, Path]]:
     return [(source.stem, source)]
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def photos_below(folder: Path) -> Iterator[Path]:
     """The photos in a folder and, after them, in those below it; what is hidden stays so."""
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

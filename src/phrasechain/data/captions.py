@@ -1,0 +1,170 @@
+"""Which captions are to be grounded on which photos: one caption on all of them, or a file that has both.
+
+A captions file is UTF-8. If its name ends with ``.jsonl``, each line is an object with ``image``, ``caption`` and,
+where they are given, ``phrases``; else it is the image, a tab and the caption, and the first may be a heading so made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phrasechain.data.lines import parse_json, read_lines
+from phrasechain.data.photos import SUFFIXES, photos_below
+from phrasechain.errors import DataError, unknown_name
+
+KEYS = ("image", "caption", "phrases")
+_HEADING = ("image", "caption")
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_NAME_SHOWN = 50  # code points of a photo's name in its picture's
+
+#: A phrase that the user gives: its text, or where it stands in the caption.
+Given = str | tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A caption to be grounded on a photo."""
+
+    image: str  # as the user names it
+    path: Path
+    caption: str
+    phrases: tuple[Given, ...] | None = None  # those of the user; None to find them
+    where: str | None = field(default=None, compare=False)  # the line of a file that says so
+
+    @property
+    def picture(self) -> str:
+        """A name for its picture that no other pair has, wherever and in whatever order they are grounded."""
+        whole = json.dumps([self.image, self.caption, self.phrases]).encode()
+        return f"{self.path.stem[:_NAME_SHOWN]}.{hashlib.sha256(whole).hexdigest()[:10]}.png"
+
+
+def photo_path(name: str, hint: str = "") -> Path:
+    """The file or folder of this name, which must be there."""
+    if _URL.match(name):
+        raise DataError(f"{name}: an address; download the photo and give the name of the file")
+    if not name or not exists(Path(name)):
+        raise DataError(f"{name or repr(name)}: no such file or folder{hint}")
+    return Path(name)
+
+
+def pairs_of_photos(
+    names: Sequence[str], caption: str, phrases: Sequence[Given] | None = None, out: Path | None = None
+) -> list[Pair]:
+    """The caption with each of the photos, and with those in and below the folders but not in ``out``, by name."""
+    given = None if phrases is None else tuple(phrases)
+    pairs = []
+    for name in names:
+        path = photo_path(name, "; a caption of several words stands in quotes" if len(names) > 1 else "")
+        photos = _photos_outside(path, out) if path.is_dir() else [path]
+        if not photos:
+            raise DataError(f"{path}: no photos there (files that end with {', '.join(SUFFIXES)})")
+        pairs += [Pair(str(photo), photo, caption, given) for photo in photos]
+    return pairs
+
+
+def _photos_outside(folder: Path, out: Path | None) -> list[Path]:
+    if out is None:
+        return list(photos_below(folder))
+    if out.resolve() == folder.resolve():
+        raise DataError(f"{out}: the photos are there; choose another folder for the pictures")
+    return [photo for photo in photos_below(folder) if out.resolve() not in photo.resolve().parents]
+
+
+def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[Pair], list[str]]:
+    """The pairs of a captions file, and what is wrong with its other lines.
+
+    Images are looked for in the folders among ``places``, by default in the file's own. Photos among them are found by
+    their names; where there are photos alone, the lines about others are passed over.
+    """
+    search = _Search.among([photo_path(place) for place in places] or [file.parent])
+    parse = _json_line if file.suffix.lower() == ".jsonl" else _tab_line
+    pairs: list[Pair] = []
+    problems: list[str] = []
+    for number, line in read_lines(file):
+        try:
+            found = parse(line)
+            if number == 1 and parse is _tab_line and found[:2] == _HEADING:
+                continue
+            path = search.find(found[0])
+            if path is not None:
+                pairs.append(Pair(found[0], path, *found[1:], f"{file}:{number}"))
+        except DataError as error:
+            problems.append(f"{file}:{number}: {error}")
+    return pairs, problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    folders: tuple[Path, ...]
+    photos: Mapping[str, Path]  # by name
+
+    @classmethod
+    def among(cls, places: Sequence[Path]) -> _Search:
+        photos: dict[str, Path] = {}
+        for place in places:
+            if not place.is_dir() and photos.setdefault(place.name, place) != place:
+                raise DataError(f"{place}: {photos[place.name]} has the same name; give their folders instead")
+        return cls(tuple(place for place in places if place.is_dir()), photos)
+
+    def find(self, image: str) -> Path | None:
+        """Where the image is; None if photos were chosen and it is none of them."""
+        if _URL.match(image):
+            raise DataError(f"{image}: an address; download the photo and give the name of the file")
+        if path := self.photos.get(Path(image).name):
+            return path
+        for folder in self.folders:
+            if exists(folder / image):
+                return folder / image
+        if self.folders:
+            raise DataError(f"there is no image {image} in {' or '.join(map(str, self.folders))}")
+        return None
+
+
+def _tab_line(line: bytes) -> tuple[str, str, None]:
+    try:
+        text = line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+    image, tab, caption = text.partition("\t")
+    if not tab or not image.strip():
+        raise DataError("not an image, a tab and a caption (JSON lines are read from files that end with .jsonl)")
+    return image.strip(), caption.strip(), None
+
+
+def _json_line(line: bytes) -> tuple[str, str, tuple[Given, ...] | None]:
+    record = parse_json(line)
+    if not isinstance(record, dict):
+        raise DataError('not an object such as {"image": "photo.jpg", "caption": "a dog"}')
+    for key in record:
+        if key not in KEYS:
+            raise DataError(unknown_name("key", key, KEYS))
+    return _text(record, "image"), _text(record, "caption"), _phrases(record.get("phrases"))
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str) or not value:
+        raise DataError(f'"{key}" must be a text')
+    return value
+
+
+def _phrases(value: Any) -> tuple[Given, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value:
+        raise DataError('"phrases" must be a list of texts or of [start, end]; leave it out to have them found')
+    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; of no name that could not be one."""
+    try:
+        return path.exists()
+    except OSError:  # a name too long
+        return False

@@ -1,0 +1,139 @@
+"""A folder of groundings: a picture for each, and ``groundings.jsonl`` with one line for each, in the order of work.
+
+A picture is written before its line, and each of them whole. What a kill left of a line is cut off by the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from phrasechain.data.captions import Pair
+from phrasechain.data.lines import parse_json, read_lines
+from phrasechain.errors import DataError, PhrasechainError
+from phrasechain.files import reason, write_atomically
+
+LINES = "groundings.jsonl"
+_LOCK = ".lock"
+
+
+class GroundingFolder:
+    """Goes on with the folder at ``path``, or makes it. One process at a time, as a ``with`` block.
+
+    All groundings of a folder are of one model and one way of decoding.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = _locked(path)
+        try:
+            self._made_by: tuple[object, object] | None = None
+            self._done = {_key_of(record) for record in self._records()}
+            self._file = (path / LINES).open("ab", buffering=0)
+        except OSError as error:
+            self._lock.release()
+            raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __contains__(self, pair: Pair) -> bool:
+        return _key(pair) in self._done
+
+    def add(self, pair: Pair, record: dict[str, Any], png: bytes | None) -> dict[str, Any]:
+        """Keep the grounding of a pair, as JSON has it, and its picture if there is one; what its line says."""
+        self._check_origin(record)
+        if pair.phrases is not None:
+            record = record | {"given": pair.phrases}
+        with _disk(self.path):
+            if png is not None:
+                write_atomically(self.path / pair.picture, png)
+                record = record | {"picture": pair.picture}
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._done.add(_key(pair))
+        return record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _disk(self.path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+        self._lock.release()
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        lines = self.path / LINES
+        if not lines.exists():
+            return
+        _cut_half_line(lines)
+        for number, line in read_lines(lines):
+            try:
+                record = parse_json(line)
+                _key_of(record)
+                self._check_origin(record)
+            except (KeyError, TypeError, DataError) as error:
+                why = error if isinstance(error, DataError) else "no grounding"
+                raise DataError(f"{lines}:{number}: {why}; choose another folder") from None
+            yield record
+
+    def _check_origin(self, record: dict[str, Any]) -> None:
+        made_by = record["model"], record["decode"]
+        if self._made_by not in (None, made_by):
+            old, new = (" by ".join(map(str, origin)) for origin in (self._made_by, made_by) if origin)
+            raise PhrasechainError(f"{self.path} holds groundings of {old}, not of {new}; choose another folder")
+        self._made_by = made_by
+
+
+def _key(pair: Pair) -> str:
+    return json.dumps([pair.image, pair.caption, pair.phrases])
+
+
+def _key_of(record: dict[str, Any]) -> str:
+    return json.dumps([record["image"]["path"], record["caption"], record.get("given")])
+
+
+def _cut_half_line(path: Path) -> None:
+    """Cut off what follows the last line break: the writing of it was interrupted."""
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - (1 << 16))
+            file.seek(start)
+            place = file.read(end - start).rfind(b"\n")
+            if place >= 0:
+                file.truncate(start + place + 1)
+                return
+            end = start
+        file.truncate(0)
+
+
+def _locked(path: Path) -> FileLock:
+    """Hold the folder's lock. The system lets go of it when its process ends, however it ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / _LOCK)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DataError(f"{path}: another process is writing there; give each part a folder of its own") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+    return lock
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """A full or broken disk in one line; it ends the work."""
+    try:
+        yield
+    except OSError as error:
+        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from None

@@ -1,0 +1,62 @@
+"""A grounder that knows a few words and finds each of them in a place of its own."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phrasechain.data.images import check_image
+from phrasechain.errors import DataError
+from phrasechain.schema import Alternative, Box, GroundedPhrase, Grounding
+from phrasechain.text.given_phrases import locate_phrases
+
+KNOWN = {"dog": "animals", "ball": "other", "man": "people"}
+Pair = tuple[Path, str, Sequence[str | tuple[int, int]] | None]
+
+
+@dataclass
+class FakeGrounder:
+    """Decides by ``independent`` on other boxes than by anything else."""
+
+    model: str = "fake"
+    asked: list[tuple[str, str]] = field(default_factory=list)  # the photos and captions that it was asked about
+    stop_after: int | None = None  # questions, and then the user interrupts
+
+    def ground(
+        self,
+        image: Path,
+        caption: str,
+        phrases: Sequence[str | tuple[int, int]] | None = None,
+        decode: str | None = None,
+        top_k: int = 5,
+    ) -> Grounding:
+        if self.stop_after is not None and len(self.asked) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.asked.append((image.name, caption))
+        width, height = check_image(image)
+        if not caption.strip():
+            raise DataError("the caption is empty")
+        found = [word for word in KNOWN if word in caption.split()] if phrases is None else phrases
+        spans = locate_phrases(caption, found)
+        alone = decode == "independent"
+        grounded = tuple(
+            _phrase(caption[span.start : span.end], span.start, place, alone, (width, height))
+            for place, span in enumerate(spans)
+        )
+        return Grounding(str(image), width, height, caption, self.model, decode or "consensus", grounded)
+
+    def ground_many(
+        self, pairs: Iterable[Pair], batch_size: int = 16, decode: str | None = None
+    ) -> Iterator[Grounding]:
+        for image, caption, phrases in pairs:
+            try:
+                yield self.ground(image, caption, phrases, decode)
+            except DataError as error:
+                yield Grounding(str(image), 0, 0, caption, self.model, decode or "consensus", error=str(error))
+
+
+def _phrase(text: str, start: int, place: int, alone: bool, size: tuple[int, int]) -> GroundedPhrase:
+    """Phrases stand beside each other, from the left; decided alone, the second and further ones are elsewhere."""
+    left, top = (place + 1) * size[0] / 10, (0.5 if alone and place else 0.1) * size[1]
+    box: Box = (left, top, left + size[0] / 10, top + size[1] / 5)
+    rival = Alternative((0.0, 0.0, size[0] / 2, size[1] / 2), 0.125)
+    return GroundedPhrase(text, start, start + len(text), KNOWN.get(text, "other"), box, 0.75, (rival,))
