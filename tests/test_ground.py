@@ -379,7 +379,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, line: str) -> None:
 
 
 def test_parts_make_the_whole(run: Run) -> None:
-    lines = [f"{name}\ta dog {number}\n" for number in range(9) for name in ("photo.jpg", "other.png", "third.jpg")]
+    lines = [f"{name}\ta dog {number}\n" for number in range(2) for name in ("photo.jpg", "other.png", "third.jpg")]
     write_photo(Path("third.jpg"))
     Path("captions.tsv").write_text("".join(lines))
     run("--captions", "captions.tsv", "--out", "whole")

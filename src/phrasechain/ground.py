@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ALONE = "independent"  # the way of decoding that others are compared with
 SHOWN_ALTERNATIVES = 3  # of each phrase, in a picture
 NO_PHRASES = "no phrase of the caption names something to be seen; say which you mean with --phrase"
-_COMPRESSION = 3  # of zlib, for pictures: half the time of 6, a few percent larger
+_COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth more bytes
 
 
 @dataclass(frozen=True, slots=True)
