@@ -180,7 +180,7 @@ def test_val_and_dev_of_a_dataset_are_never_learnt_from(
 
 def test_every_epoch_has_every_caption_once_and_alike_ones_together() -> None:
     lessons = [(Lesson((f"w{number}",) * (1 + number % 7), (0,) * (1 + number % 7)),) for number in range(100)]
-    batches = _Batches(lessons, replace(RECIPE, paragraphs=0.0))
+    batches = _Batches(lessons, replace(RECIPE, unlike=0.0, paragraphs=0.0))
     orders = []
     for epoch in range(2):
         steps = [batches[epoch * batches.per_epoch + place] for place in range(batches.per_epoch)]
@@ -189,15 +189,23 @@ def test_every_epoch_has_every_caption_once_and_alike_ones_together() -> None:
         assert sum(len({len(lesson.tokens) for lesson in step}) for step in steps) <= 2 * len(steps)
         orders.append(seen)
     assert orders[0] != orders[1]
-    assert batches[3] == _Batches(lessons, replace(RECIPE, paragraphs=0.0))[3]
+    assert batches[3] == _Batches(lessons, batches.recipe)[3]
 
 
 def test_some_batches_are_paragraphs() -> None:
     lessons = [(Lesson(("a",), (0,)),)] * 800
-    batches = _Batches(lessons, RECIPE)
+    batches = _Batches(lessons, replace(RECIPE, unlike=0.0))
     joined = [{len(lesson.tokens) for lesson in batches[step]} for step in range(batches.per_epoch)]
     assert {frozenset(sizes) for sizes in joined} == {frozenset({1}), frozenset({4})}
     assert 8 <= joined.count({4}) <= 34
+
+
+def test_some_captions_are_changed() -> None:
+    lesson = Lesson(("A", "man", "runs", "."), (1, 2, 0, 0))
+    batches = _Batches([(lesson,)] * 800, replace(RECIPE, unlike=0.25, paragraphs=0.0))
+    found = [one for step in range(batches.per_epoch) for one in batches[step]]
+    usual = sum(" ".join(one.tokens).lower() in ("a man runs .", "a man runs") for one in found)
+    assert abs(usual / 800 - 0.75) < 0.05
 
 
 def test_scores_by_hand() -> None:

@@ -30,6 +30,7 @@ from phrasechain.schema import NOT_VISUAL, Caption
 from phrasechain.text.finder import PhraseFinder, phrases_of
 from phrasechain.text.lessons import Lesson, MarkedText, as_stored, as_written, join, read_lesson, vary
 from phrasechain.text.tokens import tokenise
+from phrasechain.text.variety import unlike_captions
 from phrasechain.text.vectors import WordVectors, read_vectors
 from phrasechain.text.vocabulary import build_vocabulary
 from phrasechain.train_regions import rate_at
@@ -44,7 +45,7 @@ _RESERVED = ("val", "dev", "test")  # splits of a dataset that are never learnt 
 _CLIP = 5.0
 _SIZES = ("word_dimension", "buckets", "ngram_dimension", "hidden", "layers")
 _POOL = 50  # batches whose captions are sorted by length together
-_WATCHED = 1000  # held-out captions that are scored after each epoch
+_WATCHED = 1000  # held-out captions, from all over the file, that are scored after each epoch
 _SCORED = 128  # captions that are labelled at once
 
 
@@ -60,8 +61,9 @@ class Recipe:
     dropout: float = 0.3
     word_dropout: float = 0.03
     rare_word: int = 3  # words that occur less often are left to their n-grams
+    unlike: float = 0.2  # the share of captions that are changed to be unlike captions
     paragraphs: float = 0.06  # the share of batches whose captions are joined by fours
-    epochs: int = 10
+    epochs: int = 6
     batch: int = 64
     rate: float = 3e-3
     weight_decay: float = 0.01
@@ -83,10 +85,14 @@ class _Batches:
         epoch, place = divmod(step, self.per_epoch)
         chance = np.random.default_rng([self.recipe.seed, 1, step])
         mine = (self.lessons[number] for number in self._order(epoch)[place])
-        lessons = [vary(ways[int(chance.integers(len(ways)))], chance) for ways in mine]
+        lessons = [self._vary(ways[int(chance.integers(len(ways)))], chance) for ways in mine]
         if chance.random() < self.recipe.paragraphs:
             return [join(lessons[first : first + 4]) for first in range(0, len(lessons), 4)]
         return lessons
+
+    def _vary(self, lesson: Lesson, chance: np.random.Generator) -> Lesson:
+        unlike = chance.random() < self.recipe.unlike
+        return vary(unlike_captions(lesson, chance) if unlike else lesson, chance)
 
     def _of_epoch(self, epoch: int) -> list[list[int]]:
         """All captions in an order of this epoch's own, those of a batch of like length."""
@@ -213,7 +219,7 @@ def _learn(out: Path, finder: PhraseFinder, batches: _Batches, held_out: Sequenc
             bar.update(shown, advance=1, description=f"loss {loss:.3f}")
             log(out, {"step": run.step, "loss": loss})
             if run.step % batches.per_epoch == 0:
-                scored = held_out if run.step == run.steps else held_out[:_WATCHED]
+                scored = held_out if run.step == run.steps else held_out[:: -(-len(held_out) // _WATCHED)]
                 log(out, {"step": run.step, "captions": len(scored), **score(run.averaged_finder(), scored)})
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
@@ -223,8 +229,9 @@ def _learn(out: Path, finder: PhraseFinder, batches: _Batches, held_out: Sequenc
 def _check(recipe: Recipe) -> None:
     if min(recipe.epochs, recipe.batch, recipe.checkpoint_steps, *(getattr(recipe, name) for name in _SIZES)) < 1:
         raise DataError("epochs, batch, checkpoint steps and all sizes of the finder are at least 1")
-    if not all(0 <= share < 1 for share in (recipe.dropout, recipe.word_dropout, recipe.paragraphs, recipe.average)):
-        raise DataError("dropout, word dropout, paragraphs and average are from 0 to below 1")
+    shares = (recipe.dropout, recipe.word_dropout, recipe.unlike, recipe.paragraphs, recipe.average)
+    if not all(0 <= share < 1 for share in shares):
+        raise DataError("dropout, word dropout, unlike, paragraphs and average are from 0 to below 1")
 
 
 def held_out(images: Iterable[str], reserved: Collection[str] = (), count: int = HELD_OUT) -> set[str]:

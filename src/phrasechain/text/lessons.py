@@ -76,7 +76,7 @@ def vary(lesson: Lesson, chance: np.random.Generator) -> Lesson:
     case, end, signs = chance.random(3)
     changed = lesson
     if signs < _NO_SIGNS:
-        changed = without(lesson, {place for place, token in enumerate(lesson.tokens) if not _is_word(token)})
+        changed = without(lesson, {place for place, token in enumerate(lesson.tokens) if not is_word(token)})
     elif end < _NO_END and lesson.tokens[-1] in _ENDS:
         changed = without(lesson, {len(lesson.tokens) - 1})
     write = _WRITE[int(np.searchsorted(_UP_TO, case, side="right"))]
@@ -109,5 +109,6 @@ def _label(labels: list[int], places: Sequence[int], name: str) -> None:
         labels[place] = begin(name)
 
 
-def _is_word(token: str) -> bool:
+def is_word(token: str) -> bool:
+    """Whether it is more than signs."""
     return any(map(str.isalnum, token))
