@@ -166,7 +166,7 @@ def test_elmo_is_the_official_one_unless_options_say_otherwise(tmp_path: Path) -
     assert encoder.settings == {
         "characters": 2, "filters": [[1, 2], [3, 4]], "highways": 1, "activation": "relu", "longest_word": 50,
         "state": 3, "cell": 5, "depth": 2, "cell_clip": 3.0, "state_clip": 3.0, "skip": True,
-        "layers": "mean", "stateful": True, "frozen": True,
+        "layers": "mean", "stateful": True, "lowercase": True, "frozen": True,
     }  # fmt: skip
 
 

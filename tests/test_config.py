@@ -24,7 +24,8 @@ from phrasechain.errors import DataError
 def test_the_paper_to_the_letter() -> None:
     """Section "Implementation details" of the paper."""
     config = make_config("paper")
-    assert (config.text.encoder, config.text.layers, config.text.stateful) == ("elmo", "last", False)
+    text = config.text
+    assert (text.encoder, text.layers, text.stateful, text.lowercase) == ("elmo", "last", False, False)
     assert (config.model.lstm, config.model.rank, config.model.joint) == (512, 1024, 1024)
     assert (config.model.activation, config.model.init, config.model.dropout) == ("none", "xavier", 0.2)
     assert (config.loss.gamma, config.loss.targets) == (10.0, "soft")
@@ -39,7 +40,7 @@ def test_the_authors_code() -> None:
     """The last column of the table of differences, where it is a value of training."""
     config = make_config("authors")
     assert (config.model.activation, config.model.init, config.model.packed) == ("relu", "default", False)
-    assert (config.text.layers, config.text.stateful) == ("mean", True)
+    assert (config.text.layers, config.text.stateful, config.text.lowercase) == ("mean", True, True)
     assert (config.loss.unlabelled, config.loss.divide, config.loss.least_side) == ("skip", "all", 0.1)
     assert (config.train.clip_by, config.train.by, config.data.reading) == ("value", "draw", "authors")
     assert config.train.steps == 50_000

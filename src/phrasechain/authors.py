@@ -151,13 +151,13 @@ class _Taken:
 
 
 def _encoder(state: State, options: Mapping[str, Any] | None) -> ElmoEncoder:
-    """Their ELMo: the untrained mix of its layers is their mean, and its state goes on from batch to batch."""
+    """Their ELMo: words in lower case, the untrained mix of its layers is their mean, and its state goes on."""
     elmo = {name.removeprefix(_ELMO): tensor for name, tensor in state.items() if name.startswith(_ELMO)}
     for name, tensor in elmo.items():
         if name.startswith("scalar_mix") and not torch.equal(tensor, torch.full_like(tensor, name.endswith("gamma"))):
             raise DataError(f"{_ELMO}{name}: this mix of ELMo's layers was trained; only the plain mean is known")
     weights = from_allennlp(elmo)
-    encoder = ElmoEncoder(**(options or _sizes(weights) | _OFFICIAL), layers="mean", stateful=True)
+    encoder = ElmoEncoder(**(options or _sizes(weights) | _OFFICIAL), layers="mean", stateful=True, lowercase=True)
     encoder.load_state_dict(weights)
     return encoder
 

@@ -56,7 +56,8 @@ def _elmo(text: Text, captions: Captions) -> TextEncoder:
     for key, file in (("options", text.options), ("weights", text.weights)):
         if not file:
             raise DataError(f"the encoder 'elmo' needs its files: --set text.{key}=PATH, or choose text.encoder=words")
-    return ElmoEncoder.from_files(text.options, text.weights, text.layers, text.stateful, frozen=not text.fine_tune)
+    how = {"stateful": text.stateful, "lowercase": text.lowercase, "frozen": not text.fine_tune}
+    return ElmoEncoder.from_files(text.options, text.weights, text.layers, **how)
 
 
 def _transformer(text: Text, captions: Captions) -> TextEncoder:

@@ -51,6 +51,7 @@ class Text:
     weights: str = ""  # elmo: its weights.hdf5
     layers: str = "last"  # elmo: last or mean
     stateful: bool = False  # elmo: carry the state from batch to batch
+    lowercase: bool = False  # elmo: read words in lower case; the encoder words always does
     model: str = ""  # transformer: a folder or a hub id
     fine_tune: bool = False  # elmo, transformer: train their weights too
     cache: str = ""  # elmo, transformer: a folder for the vectors of captions, computed once
@@ -169,6 +170,7 @@ PRESETS: dict[str, Values] = {
         "text.encoder": "elmo",
         "text.layers": "mean",
         "text.stateful": True,
+        "text.lowercase": True,
         "model.packed": False,
         "model.init": "default",
         "loss.divide": "all",

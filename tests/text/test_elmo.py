@@ -118,6 +118,13 @@ def test_it_is_its_settings_and_its_state(tmp_path: Path) -> None:
     assert torch.equal(again(SENTENCES), encoder(SENTENCES))
 
 
+def test_lower_case_where_asked(tmp_path: Path) -> None:
+    encoder, slow = make(tmp_path, make_options(), lowercase=True)
+    lowered = [[word.lower() for word in sentence] for sentence in SENTENCES]
+    assert_like(encoder(SENTENCES), [slow.layers(sentence)[-1] for sentence in lowered])
+    assert ElmoEncoder(**encoder.settings).settings["lowercase"]
+
+
 def test_frozen_unless_asked(tmp_path: Path) -> None:
     encoder, _ = make(tmp_path, make_options())
     assert not any(weight.requires_grad for weight in encoder.parameters())

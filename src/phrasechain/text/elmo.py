@@ -125,6 +125,7 @@ class ElmoEncoder(TextEncoder):
         layers: ``last``, the top layer, or ``mean`` of all layers and the words' own vectors (twice, side by side).
         stateful: begin each caption where the caption in the same place of the batch before ended, as the authors'
             code does; what comes out then depends on what came before. ``reset`` forgets it.
+        lowercase: read words in lower case, as the authors' code does; the official weights know both.
         frozen: no weight is trained.
     """
 
@@ -144,6 +145,7 @@ class ElmoEncoder(TextEncoder):
         skip: bool,
         layers: str = "last",
         stateful: bool = False,
+        lowercase: bool = False,
         frozen: bool = True,
     ) -> None:
         super().__init__()
@@ -154,24 +156,22 @@ class ElmoEncoder(TextEncoder):
             "characters": characters, "filters": [list(pair) for pair in pairs], "highways": highways,
             "activation": activation, "longest_word": longest_word, "state": state, "cell": cell, "depth": depth,
             "cell_clip": cell_clip, "state_clip": state_clip, "skip": skip, "layers": layers, "stateful": stateful,
-            "frozen": frozen,
+            "lowercase": lowercase, "frozen": frozen,
         }  # fmt: skip
         self.dimension = 2 * state
         self.longest_word, self.skip, self.layers, self.stateful = longest_word, skip, layers, stateful
-        self._cell = cell
+        self._lowercase, self._cell = lowercase, cell
         self.characters = CharacterEncoder(characters, pairs, highways, activation, state)
         self.lstms = nn.ModuleList(ProjectedLstm(state, cell, cell_clip, state_clip) for _ in range(depth))
         self.requires_grad_(not frozen)
         self._state: State | None = None
 
     @classmethod
-    def from_files(
-        cls, options: Path | str, weights: Path | str, layers: str = "last", stateful: bool = False, frozen: bool = True
-    ) -> Self:
-        """The encoder of an official ``options.json`` and ``weights.hdf5``."""
+    def from_files(cls, options: Path | str, weights: Path | str, layers: str = "last", **how: bool) -> Self:
+        """The encoder of an official ``options.json`` and ``weights.hdf5``; ``how``: stateful, lowercase, frozen."""
         sizes = read_options(Path(options))
         state = read_weights(Path(weights), sizes)
-        encoder = cls(**sizes, layers=layers, stateful=stateful, frozen=frozen)
+        encoder = cls(**sizes, layers=layers, **how)
         encoder.load_state_dict(state)
         return encoder
 
@@ -185,6 +185,8 @@ class ElmoEncoder(TextEncoder):
 
     def forward(self, captions: Captions) -> Tensor:
         L = longest(captions)
+        if self._lowercase:
+            captions = [[word.lower() for word in caption] for caption in captions]
         if not L:
             return self.characters.projection.weight.new_zeros(len(captions), L, self.dimension)
         order = sorted(range(len(captions)), key=lambda b: -len(captions[b]))  # long captions first: see ``running``
