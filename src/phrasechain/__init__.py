@@ -1,7 +1,7 @@
 """Phrase grounding with a soft-label chain CRF.
 
-``ChainCRF`` and ``ChainTagger`` load on first use, so that ``import phrasechain`` and the command line's help stay
-fast: torch is imported only when something needs it.
+``ChainCRF``, ``ChainTagger`` and ``Grounder`` load on first use, so that ``import phrasechain`` and the command line's
+help stay fast: torch is imported only when something needs it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ChainCRF", "ChainTagger", "__version__"]
+__all__ = ["ChainCRF", "ChainTagger", "Grounder", "__version__"]
 
 if TYPE_CHECKING:
     from phrasechain.chain import ChainCRF, ChainTagger
+    from phrasechain.predict import Grounder
 
-_HOMES = {"ChainCRF": "phrasechain.chain", "ChainTagger": "phrasechain.chain"}
+_HOMES = {
+    "ChainCRF": "phrasechain.chain",
+    "ChainTagger": "phrasechain.chain",
+    "Grounder": "phrasechain.predict",
+}
 
 
 def __getattr__(name: str) -> Any:
