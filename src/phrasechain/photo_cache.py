@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from phrasechain.data.images import opened
 from phrasechain.errors import DataError
 from phrasechain.files import reason
 from phrasechain.schema import Regions
@@ -23,7 +22,6 @@ from phrasechain.vision.pixels import Photo, Source, read_photo
 
 PHOTOS = 256  # whose regions are kept: 60 kB each
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")
-_ANIMATED = ("GIF", "PNG", "WEBP")  # formats whose further pictures are an animation, not a preview
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,6 @@ class PhotoCache:
         key = _key_of_file(path)
         if kept := self._get(key):
             return kept
-        _refuse_animation(path)
         photo = read_photo(path, self.extractor.size)
         while key != (now := _key_of_file(path)):  # it was written to meanwhile
             key, photo = now, read_photo(path, self.extractor.size)
@@ -99,9 +96,3 @@ def _key_of_pixels(photo: Photo) -> str:
     digest = hashlib.blake2b(f"{photo.width} {photo.height} ".encode())
     digest.update(photo.pixels.data)
     return f"pixels {digest.hexdigest()[:40]}"
-
-
-def _refuse_animation(path: str | Path) -> None:
-    with opened(path) as image:
-        if image.format in _ANIMATED and getattr(image, "is_animated", False):
-            raise DataError(f"{path}: an animation; save the frame that you mean as a picture of its own")
