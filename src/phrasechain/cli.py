@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phrasechain.ground import Manner
     from phrasechain.predict import Grounder
 
-BENCHMARKS = ("chain", "step")
+BENCHMARKS = ("chain", "step", "ground")
 INTERRUPTED = 130  # the status that typer makes of Ctrl-C
 
 app = typer.Typer(
@@ -345,6 +345,37 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         raise DataError(f"{option} takes numbers with commas between them, such as 0.3,0.5, not {text!r}") from None
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or one of its checkpoints.")],
+    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The grounder's folder.")],
+    split: Annotated[str, typer.Option(help="Images to calibrate on, which the run has not learnt from.")] = "dev",
+    decode: Annotated[
+        str | None, typer.Option(help="viterbi, smoothing, independent or consensus; by default the best there.")
+    ] = None,
+    regions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The region network of the store, if not the embedded one.")
+    ] = None,
+    finder: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another phrase finder than the embedded one.")
+    ] = None,
+) -> None:
+    """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
+
+    Weights are kept in float16, and probabilities are calibrated: of the phrases with 80 %, four in five are right.
+    """
+    from rich.console import Console
+
+    from phrasechain.export import export as write
+    from phrasechain.export import print_export
+
+    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder)
+    print_export(found, Console())
+    typer.echo(printable(str(out)))
+
+
 @app.command("import-features")
 def import_features(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Feature files, or a folder of npz files.")],
@@ -508,10 +539,13 @@ def merge_stores(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="[chain|step]", help="What to measure.")] = "chain",
+    what: Annotated[str, typer.Argument(metavar="[chain|step|ground]", help="What to measure.")] = "chain",
     seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure each size.")] = 4.0,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
     growth: Annotated[bool, typer.Option(help="step: also with more regions, phrases and captions.")] = True,
+    model: Annotated[
+        str | None, typer.Option(metavar="FOLDER|HUB_ID", help="ground: another model than the embedded one.")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
 ) -> None:
     """Measure speed and memory, as ratios in one run against named peers and a floor."""
@@ -527,6 +561,10 @@ def bench(
         from phrasechain.bench import bench_chain, print_chain
 
         found, show = bench_chain(seconds=seconds, memory=memory), print_chain
+    elif what == "ground":
+        from phrasechain.bench_ground import bench_ground, print_ground
+
+        found, show = bench_ground(model, seconds=seconds), print_ground
     else:
         from phrasechain.bench_step import bench_step, print_step
 
