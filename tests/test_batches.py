@@ -153,11 +153,13 @@ def test_batches_come_with_what_their_losses_are_divided_by() -> None:
         name: replace(one, boxes=np.array([[1, 2, 30, 40], [1, 2, 30, 41]], np.float32))
         for name, one in REGIONS.items()
     }
+    captions, phrases = len(flat(steps[0])), sum(len(one.phrases) for group in steps[0] for _, one in group)
     for source, options, counts in (
-        (REGIONS, {}, [boxed, boxed]),
-        (REGIONS, {"unboxed": 1.0, "unlabelled": "marginalise", "divide": "all"}, [boxed, boxed]),
-        (wide, {}, [boxed, 2 * boxed]),
-        (wide, {"regress": "best"}, [boxed, boxed]),
+        (REGIONS, {}, [boxed, boxed, boxed]),
+        (REGIONS, {"unboxed": 1.0, "unlabelled": "marginalise", "divide": "all"}, [boxed, boxed, phrases]),
+        (REGIONS, {"divide": "captions"}, [captions, boxed, boxed]),
+        (wide, {}, [boxed, 2 * boxed, boxed]),
+        (wide, {"regress": "best"}, [boxed, boxed, boxed]),
     ):
         parts = Share(steps, source, **options)[0]  # type: ignore[arg-type]
         assert isinstance(parts, list)

@@ -29,6 +29,7 @@ def test_the_paper_to_the_letter() -> None:
     assert (config.model.lstm, config.model.rank, config.model.joint) == (512, 1024, 1024)
     assert (config.model.activation, config.model.init, config.model.dropout) == ("none", "xavier", 0.2)
     assert (config.loss.gamma, config.loss.targets) == (10.0, "soft")
+    assert (config.loss.divide, config.loss.offsets) == ("captions", "sum")
     train = config.train
     assert (train.optimizer, train.rate, train.beta1, train.beta2) == ("adam", 5e-5, 0.9, 0.98)
     assert (train.schedule, train.weight_decay) == ("constant", 0.0)
@@ -41,7 +42,11 @@ def test_the_authors_code() -> None:
     config = make_config("authors")
     assert (config.model.activation, config.model.init, config.model.packed) == ("relu", "default", False)
     assert (config.text.layers, config.text.stateful, config.text.lowercase) == ("mean", True, True)
-    assert (config.loss.unlabelled, config.loss.divide, config.loss.least_side) == ("skip", "all", 0.1)
+    assert (config.loss.divide, config.loss.offsets, config.loss.least_side) == ("all", "mean", 0.1)
+    soft, hard = (with_settings(config, [f"loss.targets={targets}"]).loss.settled() for targets in ("soft", "hard"))
+    assert (soft.unlabelled, soft.regress) == ("skip", "all")
+    assert (hard.unlabelled, hard.regress) == ("best", "best")
+    assert Config().loss.settled() == Config().loss
     assert (config.train.clip_by, config.train.by, config.data.reading) == ("value", "draw", "authors")
     assert config.train.steps == 50_000
 

@@ -51,7 +51,7 @@ def by_hand(share: Share, steps: int, clip: float, *settings: str) -> dict[str, 
     for step in range(steps):
         ((batch, _),) = parts_of(share, step)
         terms = training_loss(learner.model, batch)
-        loss = terms.grounding / terms.phrases + 10 * terms.boxes / terms.pairs
+        loss = terms.grounding / terms.count + 10 * terms.boxes / terms.pairs
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         largest = max(float(weight.grad.abs().max()) for weight in learner.weights if weight.grad is not None)

@@ -12,7 +12,7 @@ from torch import Tensor
 from builders import make_caption, make_example
 from phrasechain.data.batch import Batch, collate, soft_targets
 from phrasechain.errors import DataError
-from phrasechain.losses import LossTerms, count_phrases, keep_phrases, loss_terms, training_batch, training_loss
+from phrasechain.losses import LossTerms, divisor, keep_phrases, loss_terms, training_batch, training_loss
 from phrasechain.schema import Caption, Phrase, Regions
 from phrasechain.scores import Scores
 from tiny_batches import tiny_batch
@@ -72,7 +72,7 @@ def test_the_grounding_loss_by_enumeration(targets: str, chain: bool, context: b
     q = soft_targets(batch.iou.double()) if targets == "soft" else hard(batch.iou)
     expected = sum(marginal_kl(scores, batch, q, caption) for caption in range(len(batch.lengths)))
     assert terms.grounding.item() == pytest.approx(expected, rel=1e-6)
-    assert terms.phrases.item() == int(batch.labelled.sum())
+    assert terms.count.item() == int(batch.labelled.sum())
     terms.grounding.backward()
     assert scores.emissions.grad is not None
     assert scores.emissions.grad.isfinite().all()  # that of what is NaN is 0
@@ -91,6 +91,7 @@ def test_boxes_are_the_mean_smooth_l1_of_four_offsets_per_positive_pair() -> Non
     second = (0.5 * 0.5**2 + 1.5) / 4
     terms = loss_terms(scores, batch)
     assert (terms.boxes.item(), terms.pairs.item()) == (pytest.approx(first + second), 2)
+    assert loss_terms(scores, batch, offsets="sum").boxes.item() == pytest.approx(4 * (first + second))
     terms = loss_terms(scores, batch, regress="best")
     assert (terms.boxes.item(), terms.pairs.item()) == (pytest.approx(second), 1)
     terms = loss_terms(scores, batch, least_side=0.5)  # every side of 40 counts as 50 by 40: the shapes are the same
@@ -164,7 +165,7 @@ def test_a_batch_without_any_target_keeps_one_phrase_that_costs_nothing() -> Non
     for chain in (True, False):
         scores = make_scores(batch, chain=chain)
         terms = loss_terms(scores, batch)
-        assert [terms.grounding.item(), terms.phrases.item(), terms.boxes.item(), terms.pairs.item()] == [0, 0, 0, 0]
+        assert [terms.grounding.item(), terms.count.item(), terms.boxes.item(), terms.pairs.item()] == [0, 0, 0, 0]
         (terms.grounding + terms.boxes).backward()
         assert scores.emissions.grad is not None
         assert (scores.emissions.grad == 0).all()
@@ -180,9 +181,13 @@ def test_the_whole_batch_is_counted_where_the_loss_is_divided_by_all() -> None:
 
     labelled: LossTerms = training_loss(model, batch, unlabelled="skip", divide="labelled")
     every = training_loss(model, batch, unlabelled="skip", divide="all")
-    assert labelled.phrases.item() == int(batch.labelled.sum()) == len(seen[0].iou)
-    assert every.phrases.item() == int(batch.has_box.sum())
+    assert labelled.count.item() == int(batch.labelled.sum()) == len(seen[0].iou)
+    assert every.count.item() == int(batch.has_box.sum())
     assert torch.equal(labelled.grounding, every.grounding)
+    captions = training_loss(model, batch, unlabelled="skip", divide="captions")
+    summed_out = training_loss(model, batch, unlabelled="marginalise", divide="captions")
+    with_one = len(set(batch.phrase_caption[batch.labelled].tolist()))
+    assert captions.count.item() == summed_out.count.item() == with_one < len(batch.lengths)
 
 
 def test_unknown_names_are_refused() -> None:
@@ -195,4 +200,6 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(DataError, match="no treatment of unlabelled phrases named 'drop'"):
         training_batch(batch, "drop")
     with pytest.raises(DataError, match="no division of the loss named 'none'"):
-        count_phrases(batch, "none")
+        divisor(batch, batch, "none")
+    with pytest.raises(DataError, match="no way to count offsets named 'median'"):
+        loss_terms(scores, batch, offsets="median")

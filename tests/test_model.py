@@ -110,7 +110,7 @@ def test_a_few_steps_learn_a_few_captions(values: dict[str, Any]) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):
         terms = training_loss(model, batch)
-        loss = terms.grounding / terms.phrases + terms.boxes / terms.pairs
+        loss = terms.grounding / terms.count + terms.boxes / terms.pairs
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -184,10 +184,10 @@ def test_parts_and_workers_change_nothing(world: World, tmp_path: Path) -> None:
     [
         ("train.precision=bf16",),
         ("train.by=draw", "train.steps=9", "data.reading=authors", "train.clip_by=value", "train.schedule=constant"),
-        ("model.chain=false", "loss.targets=hard", "loss.unlabelled=best", "loss.regress=best"),
+        ("model.chain=false", "loss.targets=hard", "loss.unlabelled=authors", "loss.regress=authors"),
         ("model.box_regression=false", "model.context=none", "data.unboxed=1", "loss.unlabelled=marginalise"),
         ("model.normalise=standardise", "model.transition=geometric", "decode.how=smoothing", "train.optimizer=adam"),
-        ("data.limit=6", "train.clip=0", "train.encoder_rate=0.1"),
+        ("data.limit=6", "train.clip=0", "train.encoder_rate=0.1", "loss.divide=captions", "loss.offsets=sum"),
     ],
 )
 def test_every_way_runs(world: World, tmp_path: Path, settings: tuple[str, ...]) -> None:

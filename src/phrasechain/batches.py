@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from phrasechain.data.batch import Batch, RegionSource, collate, positive_pairs
 from phrasechain.data.regimes import chain_phrases, is_scored
 from phrasechain.errors import DataError, unknown_name
-from phrasechain.losses import count_phrases, training_batch
+from phrasechain.losses import divisor, training_batch
 from phrasechain.schema import Caption, Example
 
 Item = tuple[Example, Caption]
@@ -111,12 +111,11 @@ class Share(Dataset[list[Part] | DataError]):
             return error
 
     def _part(self, items: list[Item]) -> Part:
-        """A batch of the phrases that are trained, and what its two losses will be divided by: (2,)."""
+        """A batch of the phrases that are trained, what its two losses will be divided by, and its phrases: (3,)."""
         batch = collate(items, self.regions, "all")
         trained = training_batch(batch, self.unlabelled)
-        phrases = count_phrases(trained if self.divide == "labelled" else batch, self.divide)
         pairs = len(positive_pairs(trained, best_only=self.regress == "best").phrase)
-        return trained, torch.stack([phrases, torch.tensor(pairs)])
+        return trained, torch.tensor([int(divisor(batch, trained, self.divide)), pairs, len(trained.iou)])
 
     def items(self, step: int) -> Iterator[list[Item]]:
         """The captions of this process, in the parts that it takes them in; parts that would be empty are left out."""

@@ -24,12 +24,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from phrasechain.bench import _peak_bytes
 from phrasechain.boxes import spatial_features_xyxy
 from phrasechain.config import Loss, Train
 from phrasechain.data.batch import Batch
 from phrasechain.learner import Learner
-from phrasechain.memory import keep_freed_memory
+from phrasechain.memory import keep_freed_memory, peak_bytes
 from phrasechain.model import GroundingModel
 from phrasechain.processes import start_processes
 from phrasechain.progress import track
@@ -136,8 +135,8 @@ class Step:
         values = {name: getattr(sizes, name) for name in ("lstm", "rank", "joint")}
         model = GroundingModel(encoder, sizes.features, transition_hidden=sizes.hidden, context="M", **values)
         self.batch = make_batch(sizes)
-        pairs = int((self.batch.iou > 0.5).sum())
-        self.counts = torch.tensor([len(self.batch.iou), pairs])
+        phrases, pairs = len(self.batch.iou), int((self.batch.iou > 0.5).sum())
+        self.counts = torch.tensor([phrases, pairs, phrases])
         self.learner = Learner(model.train(), Train(schedule="constant"), Loss(), 1_000_000, start_processes("cpu"))
 
     def __call__(self) -> None:
@@ -206,10 +205,10 @@ def _peak_of_steps(sizes: Sizes, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     keep_freed_memory()
     step = Step(sizes)
-    before = _peak_bytes()
+    before = peak_bytes()
     for _ in range(3):  # the optimiser's moments are there from the first on
         step()
-    return {"peak": _peak_bytes() / 1e6, "before": before / 1e6}
+    return {"peak": peak_bytes() / 1e6, "before": before / 1e6}
 
 
 def bench_step(threads: int = 2, seconds: float = 10.0, memory: bool = True, growth: bool = True) -> dict[str, Any]:

@@ -81,11 +81,25 @@ class Loss:
     """What is minimised: the grounding loss per phrase plus gamma times the box loss per positive pair."""
 
     targets: str = "soft"  # or hard
-    unlabelled: str = "skip"  # phrases whose regions are all below IoU 0.5: skip, marginalise, or take the best
-    divide: str = "labelled"  # or all: the phrases that the grounding loss is divided by
-    regress: str = "all"  # regions of a phrase that boxes are learnt from: all from IoU 0.5 on, or the best
+    unlabelled: str = "skip"  # phrases whose regions are all below IoU 0.5: skip, marginalise, best, or authors
+    divide: str = "labelled"  # or all: the phrases that the grounding loss is divided by; or captions
+    regress: str = "all"  # regions of a phrase that boxes are learnt from: all from IoU 0.5 on, best, or authors
+    offsets: str = "mean"  # or sum: of the losses of a pair's four offsets
     least_side: float = _number(0.0, 0, 1)  # sides count as at least this share of the image's in offsets
     gamma: float = _number(10.0, 0)
+
+    def settled(self) -> Loss:
+        """The values that ``authors`` stands for: their code treats hard targets otherwise than soft ones.
+
+        >>> Loss(targets="hard", unlabelled="authors", regress="authors").settled().unlabelled
+        'best'
+        """
+        unlabelled, regress = ("best", "best") if self.targets == "hard" else ("skip", "all")
+        return replace(
+            self,
+            unlabelled=unlabelled if self.unlabelled == "authors" else self.unlabelled,
+            regress=regress if self.regress == "authors" else self.regress,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +178,12 @@ PRESETS: dict[str, Values] = {
         "model.rank": 384,
         "model.joint": 192,
     },
-    "paper": {"text.encoder": "elmo", "model.activation": "none"},
+    "paper": {
+        "text.encoder": "elmo",
+        "model.activation": "none",
+        "loss.divide": "captions",
+        "loss.offsets": "sum",
+    },
     "authors": {
         "data.reading": "authors",
         "text.encoder": "elmo",
@@ -173,7 +192,9 @@ PRESETS: dict[str, Values] = {
         "text.lowercase": True,
         "model.packed": False,
         "model.init": "default",
+        "loss.unlabelled": "authors",
         "loss.divide": "all",
+        "loss.regress": "authors",
         "loss.least_side": 0.1,
         "train.by": "draw",
         "train.clip_by": "value",

@@ -96,20 +96,20 @@ class Learner:
         """
         self._seed()
         rate = self._set_rate()
-        counts = torch.zeros(2, dtype=torch.int64) + sum(count for _, count in parts)
+        counts = torch.zeros(3, dtype=torch.int64) + sum(count for _, count in parts)
         counts = self.processes.reduce(counts.to(self.processes.device), "sum")
+        divisors, phrases = counts[:2].clamp(min=1), int(counts[2])
         self.optimizer.zero_grad()
         sums = torch.zeros(2, device=self.processes.device)
         batches = [batch.to(self.processes.device) for batch, _ in parts]
         for batch in batches:
-            sums += self._backward(batch, counts.clamp(min=1))
+            sums += self._backward(batch, divisors)
         sums = sum_gradients(self.weights, sums, self.processes)
         self._clip(sums, batches)
         self.optimizer.step()
         self.step += 1
         self._follow()
-        grounding, boxes = (sums / counts.clamp(min=1)).tolist()
-        phrases, _ = counts.tolist()
+        grounding, boxes = (sums / divisors).tolist()
         loss = grounding + self.loss.gamma * boxes
         return {"loss": loss, "grounding": grounding, "boxes": boxes, "rate": rate, "phrases": phrases}
 
@@ -124,15 +124,20 @@ class Learner:
             group["lr"] = rate * group["share"]
         return rate
 
-    def _backward(self, batch: Batch, counts: Tensor) -> Tensor:
+    def _backward(self, batch: Batch, divisors: Tensor) -> Tensor:
         """Add the gradient of one part's losses; returns their sums, (2,)."""
         loss = self.loss
         with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=self.how.precision == "bf16"):
             scores = self.model(batch)
         terms = loss_terms(
-            scores, batch, targets=loss.targets, divide=loss.divide, regress=loss.regress, least_side=loss.least_side
+            scores,
+            batch,
+            targets=loss.targets,
+            regress=loss.regress,
+            offsets=loss.offsets,
+            least_side=loss.least_side,
         )
-        total = terms.grounding / counts[0] + loss.gamma * terms.boxes / counts[1]
+        total = terms.grounding / divisors[0] + loss.gamma * terms.boxes / divisors[1]
         total.backward()  # type: ignore[no-untyped-call]
         return torch.stack([terms.grounding.detach(), terms.boxes.detach()])
 

@@ -22,17 +22,18 @@ from phrasechain.errors import DataError, unknown_name
 from phrasechain.scores import Scores
 
 UNLABELLED = ("skip", "marginalise", "best")
-DIVIDE = ("labelled", "all")
+DIVIDE = ("labelled", "all", "captions")
 REGRESS = ("all", "best")
+OFFSETS = ("mean", "sum")
 
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """Sums and what to divide them by; the loss is grounding / phrases + gamma · boxes / pairs."""
+    """Sums and what to divide them by; the loss is grounding / count + gamma · boxes / pairs."""
 
     grounding: Tensor  # the sum of KL(q ‖ p)
-    phrases: Tensor  # how many phrases it counts for
-    boxes: Tensor  # the sum over positive pairs of the mean SmoothL1 of their four offsets
+    count: Tensor  # how many phrases it is of, or captions
+    boxes: Tensor  # the sum over positive pairs of the mean, or sum, of the SmoothL1 of their four offsets
     pairs: Tensor  # how many positive pairs
 
 
@@ -44,6 +45,7 @@ def training_loss(
     unlabelled: str = "skip",
     divide: str = "labelled",
     regress: str = "all",
+    offsets: str = "mean",
     least_side: float = 0.0,
 ) -> LossTerms:
     """Run the model on the phrases of the batch that are trained, and take its loss.
@@ -51,13 +53,17 @@ def training_loss(
     Args:
         targets: ``soft`` or ``hard``.
         unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``training_batch``.
-        divide: by the ``labelled`` phrases, or by ``all`` phrases with a known box, dropped ones too.
+        divide: by the ``labelled`` phrases, by ``all`` phrases with a known box, dropped ones too, or by the
+            ``captions`` with a labelled phrase.
         regress: offsets of ``all`` positive pairs, or of each phrase's ``best`` region alone.
+        offsets: a pair's four losses count as their ``mean`` or their ``sum``.
         least_side: see ``data.batch.positive_pairs``.
     """
     trained = training_batch(batch, unlabelled)
-    terms = loss_terms(model(trained), trained, targets=targets, divide=divide, regress=regress, least_side=least_side)
-    return replace(terms, phrases=count_phrases(trained if divide == "labelled" else batch, divide))
+    terms = loss_terms(
+        model(trained), trained, targets=targets, divide=divide, regress=regress, offsets=offsets, least_side=least_side
+    )
+    return replace(terms, count=divisor(batch, trained, divide))
 
 
 def loss_terms(
@@ -67,6 +73,7 @@ def loss_terms(
     targets: str = "soft",
     divide: str = "labelled",
     regress: str = "all",
+    offsets: str = "mean",
     least_side: float = 0.0,
 ) -> LossTerms:
     """The loss of scores; unlabelled phrases that are in the batch are summed out of their chains."""
@@ -77,15 +84,19 @@ def loss_terms(
         divergence = _independent_kl(scores.emissions, q, batch)  # (P,)
     else:
         divergence = _chain_kl(scores, q, batch)  # (B,)
+    if offsets not in OFFSETS:
+        raise DataError(unknown_name("way to count offsets", offsets, OFFSETS))
     boxes, pairs = _regression(scores.offsets, batch, regress, least_side)
-    return LossTerms(divergence.sum(), count_phrases(batch, divide), boxes, pairs)
+    return LossTerms(divergence.sum(), divisor(batch, batch, divide), boxes / 4 if offsets == "mean" else boxes, pairs)
 
 
-def count_phrases(batch: Batch, divide: str) -> Tensor:
-    """How many phrases the grounding loss is divided by."""
+def divisor(batch: Batch, trained: Batch, divide: str) -> Tensor:
+    """What the grounding loss is divided by: phrases or captions of a batch, or of those of its that are trained."""
     if divide not in DIVIDE:
         raise DataError(unknown_name("division of the loss", divide, DIVIDE))
-    return (batch.labelled if divide == "labelled" else batch.has_box).sum()
+    if divide == "captions":
+        return trained.to_chains(trained.labelled).any(1).sum()
+    return (trained.labelled if divide == "labelled" else batch.has_box).sum()
 
 
 def _hard(iou: Tensor) -> Tensor:
@@ -123,14 +134,14 @@ def _chain_kl(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
 
 
 def _regression(offsets: Tensor | None, batch: Batch, regress: str, least_side: float) -> tuple[Tensor, Tensor]:
-    """The sum over positive pairs of the mean SmoothL1 of four offsets, and the number of pairs."""
+    """The sum over positive pairs of the SmoothL1 of four offsets, and the number of pairs."""
     if regress not in REGRESS:
         raise DataError(unknown_name("choice of regressed regions", regress, REGRESS))
     if offsets is None:
         return batch.gold.new_zeros(()), batch.lengths.new_zeros(())
     pairs = positive_pairs(batch, best_only=regress == "best", least_side=least_side)
     found = offsets[pairs.phrase, pairs.region]  # (Q, 4)
-    return smooth_l1_loss(found, pairs.offsets, reduction="sum") / 4, batch.lengths.new_tensor(len(found))
+    return smooth_l1_loss(found, pairs.offsets, reduction="sum"), batch.lengths.new_tensor(len(found))
 
 
 def training_batch(batch: Batch, unlabelled: str) -> Batch:

@@ -41,6 +41,7 @@ from phrasechain.checkpoint import (
 )
 from phrasechain.config import Config, config_dict
 from phrasechain.config import Data as DataConfig
+from phrasechain.config import Loss as LossConfig
 from phrasechain.curves import SCORES, draw_curves
 from phrasechain.data.coverage import unfit_regions
 from phrasechain.data.dataset import open_dataset
@@ -52,7 +53,7 @@ from phrasechain.errors import DataError, one_line, unknown_name
 from phrasechain.evaluate_run import count_right
 from phrasechain.files import reason
 from phrasechain.learner import CLIPS, OPTIMIZERS, PRECISIONS, SCHEDULES, Learner
-from phrasechain.losses import DIVIDE, REGRESS, TARGETS, UNLABELLED
+from phrasechain.losses import DIVIDE, OFFSETS, REGRESS, TARGETS, UNLABELLED
 from phrasechain.memory import keep_freed_memory
 from phrasechain.processes import start_processes
 from phrasechain.progress import progress_bar
@@ -75,7 +76,8 @@ def train(
     ``data`` is a dataset, ``features`` a store with the regions of its images. Started by ``torchrun`` or ``accelerate
     launch``, all processes share each step.
     """
-    _check(config)
+    loss = config.loss.settled()
+    _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
     fit, dev = _read_splits(data, config.data)
@@ -89,7 +91,7 @@ def train(
     with _held(out, identity, processes):
         pointers = read_pointers(out)
         if pointers is None or not pointers.is_finished:
-            _Run(out, config, fit, dev, store, processes).finish(tensorboard)
+            _Run(out, config, loss, fit, dev, store, processes).finish(tensorboard)
     return out
 
 
@@ -100,12 +102,13 @@ class _Run:
         self,
         folder: Path,
         config: Config,
+        loss: LossConfig,
         fit: Sequence[Example],
         dev: Sequence[Example],
         store: FeatureStore,
         processes: Accelerator,
     ) -> None:
-        how, loss = config.train, config.loss
+        how = config.train
         self.folder, self.config, self.dev, self.store, self.processes = folder, config, dev, store, processes
         self.plan = Steps(make_groups(fit, how.by), by=how.by, batch=how.batch, window=how.window, seed=how.seed)
         self.share = Share(
@@ -297,15 +300,16 @@ def _note_environment(folder: Path, step: int, processes: Accelerator) -> None:
         file.write(json.dumps(found) + "\n")
 
 
-def _check(config: Config) -> None:
+def _check(config: Config, loss: LossConfig) -> None:
     """Refuse names that nothing bears and values that go against each other, before any work."""
-    how, loss = config.train, config.loss
+    how = config.train
     for kind, name, known in (
         ("reading of the data", config.data.reading, READINGS),
         ("targets", loss.targets, TARGETS),
         ("treatment of unlabelled phrases", loss.unlabelled, UNLABELLED),
         ("division of the loss", loss.divide, DIVIDE),
         ("choice of regressed regions", loss.regress, REGRESS),
+        ("way to count offsets", loss.offsets, OFFSETS),
         ("optimizer", how.optimizer, OPTIMIZERS),
         ("schedule", how.schedule, SCHEDULES),
         ("way to batch", how.by, BY),

@@ -167,7 +167,7 @@ class ElmoEncoder(TextEncoder):
         self._state: State | None = None
 
     @classmethod
-    def from_files(cls, options: Path | str, weights: Path | str, layers: str = "last", **how: bool) -> Self:
+    def from_files(cls, options: Path | str, weights: Path | str, layers: str = "last", **how: Any) -> Self:
         """The encoder of an official ``options.json`` and ``weights.hdf5``; ``how``: stateful, lowercase, frozen."""
         sizes = read_options(Path(options))
         state = read_weights(Path(weights), sizes)
