@@ -15,7 +15,7 @@ import pytest
 import phrasechain
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/chain.md", "docs/text.md")
+PAGES = ("README.md", "docs/chain.md", "docs/text.md", "docs/model.md")
 EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```\n(?P<output>.*?)```)?", re.S)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -21,6 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from phrasechain.chain import ChainCRF, backend, kernel
+from phrasechain.memory import peak_bytes
 from phrasechain.progress import track
 from phrasechain.terminal import print_table
 
@@ -206,19 +206,9 @@ def _peak_of_one_pass(name: str, sizes: Sizes) -> float:
     torch.set_num_threads(1)
     METHODS[name][0](Inputs.random((2, 2, 2)))  # what is loaded at the first call is not counted
     x = Inputs.random(sizes)
-    before = _peak_bytes()
+    before = peak_bytes()
     METHODS[name][0](x)
-    return (_peak_bytes() - before) / x.transitions.nbytes
-
-
-def _peak_bytes() -> int:
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count the parent's peak too
-        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return (peak_bytes() - before) / x.transitions.nbytes
 
 
 def bench_chain(threads: tuple[int, ...] = (1, 2), seconds: float = 4.0, memory: bool = True) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 
 def keep_freed_memory() -> None:
@@ -18,3 +19,14 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(trim_threshold, (1 << 31) - 1)
         mallopt(mmap_threshold, 1 << 30)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had at once."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count the parent's peak too
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
