@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from phrasechain.authors import import_authors, read_authors
 from phrasechain.checkpoint import load_checkpoint
+from phrasechain.cli import app
 from phrasechain.data.batch import Batch
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store_writer import StoreWriter
@@ -176,7 +178,8 @@ def test_an_imported_checkpoint_is_one_of_ours(tmp_path: Path) -> None:
     with StoreWriter(store, StoreInfo(4, "float16", "bottom-up-attention")) as writer:
         writer.add(Regions("x", 9, 9, np.array([[0, 0, 5, 5]], np.float32), np.zeros((1, 4), np.float16)))
         writer.finish()
-    import_authors(path, tmp_path / "ours", store)
+    arguments = [str(path), "--features", str(store), "--out", str(tmp_path / "ours")]
+    assert CliRunner().invoke(app, ["import-authors", *arguments]).output == f"{tmp_path / 'ours'}\n"
     checkpoint = load_checkpoint(tmp_path / "ours")
     assert checkpoint.card.regions.extractor == "bottom-up-attention"
     with torch.no_grad():

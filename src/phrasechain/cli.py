@@ -338,6 +338,22 @@ def evaluate(
     print_report(report, Console())
 
 
+@app.command("import-authors")
+def import_authors(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A checkpoint that the paper's authors released.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="Bottom-up-attention features, which it is for.")],
+    out: Annotated[Path, typer.Option(metavar="CHECKPOINT", help="The folder to make; evaluate takes it.")],
+    options: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="The options.json of its ELMo, if not the official one.")
+    ] = None,
+) -> None:
+    """Write a checkpoint of the authors' code as one of ours, which computes the same."""
+    from phrasechain.authors import import_authors as run
+
+    run(file, out, features, options)
+    typer.echo(printable(str(out)))
+
+
 def _numbers(option: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
