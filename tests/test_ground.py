@@ -215,6 +215,7 @@ def test_pictures_of_all_sizes(run: Run, width: int, height: int) -> None:
         (["photo.jpg", CAPTION, "--out", "-", "--json"], "--out - is for the picture of one photo, without --json"),
         (["photo.jpg", CAPTION, "--compare", "--alternatives"], "do not fit into one picture"),
         (["photo.jpg", CAPTION, "--compare", "--decode", "independent"], "--compare shows independent beside another"),
+        (["photo.jpg", CAPTION, "--decode", "viterby"], "no decoder named 'viterby'; there are: "),
         (["photo.jpg", CAPTION, "--shard", "3/2"], "a shard is i/n with i from 1 to n"),
         (["photo.jpg", "other.png", CAPTION], "many pictures need a folder: give --out FOLDER"),
         (["folder", CAPTION, "--out", "out"], "folder: no photos there"),

@@ -16,7 +16,7 @@ from phrasechain.terminal import print_table, printable
 
 if TYPE_CHECKING:
     from phrasechain.data.captions import Pair
-    from phrasechain.ground import Manner
+    from phrasechain.ground import Manner, Wanted
     from phrasechain.predict import Grounder
 
 BENCHMARKS = ("chain", "step", "ground")
@@ -88,25 +88,17 @@ def ground(
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
     from phrasechain.data.photos import parse_part
-    from phrasechain.ground import Manner, picture_path, wanted
+    from phrasechain.ground import STDOUT, Manner, output_path, wanted
 
     manner = Manner(decode, alternatives, compare)
     part = None if shard is None else parse_part(shard)
-    to_stdout = out == "-"
-    asked = wanted(arguments or (), captions, phrases or (), None if out is None or to_stdout else Path(out))
-    if to_stdout and (as_json or not asked.is_single):
-        raise DataError("--out - is for the picture of one photo, without --json")
-    if to_stdout and sys.stdout.isatty():
-        raise DataError("--out - writes a PNG, which a terminal cannot show; send it to a file or to a program")
-    if not asked.is_single:
-        if out is None and not as_json:
-            raise DataError("many pictures need a folder: give --out FOLDER, or --json for JSON lines alone")
-        pairs = [pair for pair in asked.pairs[:limit] if part is None or part.holds(pair.image)]
-        _ground_many(_grounder(model, device), pairs, asked.problems, manner, out, as_json)
-        return
-    [pair] = asked.pairs
-    path = None if to_stdout or (as_json and out is None) else picture_path(pair, out)
-    _ground_one(_grounder(model, device), pair, manner, path, as_json, to_stdout)
+    asked = wanted(arguments or (), captions, phrases or (), out).first(limit, part)
+    path = output_path(asked, out, as_json)
+    grounder = _grounder(model, device)
+    if asked.is_single:
+        _ground_one(grounder, asked.pairs[0], manner, path, as_json, to_stdout=out == STDOUT)
+    else:
+        _ground_many(grounder, asked, manner, path, as_json)
 
 
 def _grounder(model: str | None, device: str) -> Grounder:
@@ -125,44 +117,41 @@ def _ground_one(
     from phrasechain.ground import NO_PHRASES, answer, is_animated, picture, print_answer
 
     found = answer(grounder, pair, manner)
-    has_phrases = bool(found.grounding.phrases)
-    png = picture(pair.path, found, manner) if has_phrases and (path or to_stdout) else None
+    png = picture(pair.path, found, manner) if found.has_phrases and (path or to_stdout) else None
     if is_animated(pair.path):
         typer.echo(f"{printable(pair.image)}: an animation; its first frame is looked at", err=True)
-    if not has_phrases:
+    if not found.has_phrases:
         typer.echo(NO_PHRASES, err=True)
-    if png is not None and path is not None:
+    if png and path:
         write_output(path, png)
-    if png is not None and to_stdout:
+    if png and to_stdout:
         sys.stdout.buffer.write(png)
     elif as_json:
         typer.echo(json.dumps(found.to_dict(), allow_nan=False))
-    elif has_phrases:
+    elif found.has_phrases:
         print_answer(found, manner, Console())
         typer.echo(printable(str(path)))
 
 
-def _ground_many(
-    grounder: Grounder, pairs: list[Pair], problems: list[str], manner: Manner, out: str | None, as_json: bool
-) -> None:
+def _ground_many(grounder: Grounder, asked: Wanted, manner: Manner, out: Path | None, as_json: bool) -> None:
     import json
 
     from phrasechain.ground import GroundReport, ground_many
 
-    report = GroundReport(problems=problems)
-    for record in ground_many(grounder, pairs, manner, report, None if out is None else Path(out)):
+    report = GroundReport(problems=asked.problems)
+    for record in ground_many(grounder, asked.pairs, manner, report, out):
         if as_json:
             typer.echo(json.dumps(record, allow_nan=False))
+    if out is None or as_json:
+        _say_skipped(report.problems)
+        return
     counts = {
         "grounded": report.grounded,
         "without phrases": report.without_phrases,
         "already there": report.already_there,
         "skipped": len(report.problems),
     }
-    if out is None or as_json:
-        _say_skipped(report.problems)
-    else:
-        _print_counts("captions", Path(out), counts, report.problems)
+    _print_counts("captions", out, counts, report.problems)
 
 
 @app.command()

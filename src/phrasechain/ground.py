@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,11 @@ from rich.table import Table
 
 from phrasechain.data.captions import Pair, exists, pairs_of_photos, read_captions
 from phrasechain.data.images import opened, without_remarks
-from phrasechain.data.photos import SUFFIXES
+from phrasechain.data.photos import SUFFIXES, Part
+from phrasechain.decode import DECODERS
 from phrasechain.draw import draw_comparison, draw_grounding
 from phrasechain.draw.comparison import differing
-from phrasechain.errors import DataError
+from phrasechain.errors import DataError, unknown_name
 from phrasechain.files import require_writable
 from phrasechain.ground_folder import GroundingFolder
 from phrasechain.progress import track
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from phrasechain.predict import Grounder
 
 ALONE = "independent"  # the way of decoding that others are compared with
-SHOWN_ALTERNATIVES = 3  # of each phrase, in a picture
+STDOUT = "-"
+SHOWN_ALTERNATIVES = 2  # of each phrase, in a picture
 NO_PHRASES = "no phrase of the caption names something to be seen; say which you mean with --phrase"
 _COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth more bytes
 
@@ -44,6 +47,8 @@ class Manner:
     compare: bool = False
 
     def __post_init__(self) -> None:
+        if self.decode is not None and self.decode not in DECODERS:
+            raise DataError(unknown_name("decoder", self.decode, DECODERS))
         if self.compare and self.decode == ALONE:
             raise DataError(f"--compare shows {ALONE} beside another way; choose that with --decode")
         if self.compare and self.alternatives:
@@ -60,31 +65,56 @@ class Wanted:
     """What a user asks for."""
 
     pairs: list[Pair]
-    problems: list[str]  # lines of a captions file that say nothing
-    is_single: bool  # one caption on one photo
+    is_single: bool = False  # one caption on one photo
+    problems: list[str] = field(default_factory=list)  # lines of a captions file that say nothing
+
+    def first(self, limit: int | None, part: Part | None) -> Wanted:
+        """Of many, the first ``limit`` and of those the images of the ``part``."""
+        pairs = [pair for pair in self.pairs[:limit] if part is None or part.holds(pair.image)]
+        return self if self.is_single else replace(self, pairs=pairs)
 
 
-def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: Path | None = None) -> Wanted:
+def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: str | None) -> Wanted:
     """What the arguments of the command mean: photos and then a caption, or the places of a captions file's images."""
     if captions is not None:
         if phrases:
             raise DataError('--phrase and --captions do not go together; a .jsonl file has "phrases" of its own')
-        return Wanted(*read_captions(captions, arguments), is_single=False)
+        pairs, problems = read_captions(captions, arguments)
+        return Wanted(pairs, problems=problems)
     if len(arguments) < 2:
         raise DataError('give a photo and a caption, such as photo.jpg "a dog chases a ball"; --help says more')
     *names, caption = arguments
     if Path(caption).suffix.lower() in SUFFIXES and exists(Path(caption)):
         raise DataError(f"{caption}: a photo, but the last of the arguments is the caption; put it there, in quotes")
-    pairs = pairs_of_photos(names, caption, phrases or None, out)
-    return Wanted(pairs, [], is_single=len(names) == 1 and not Path(names[0]).is_dir())
+    pairs = pairs_of_photos(names, caption, phrases or None, None if out is None else Path(out))
+    return Wanted(pairs, is_single=len(names) == 1 and not Path(names[0]).is_dir())
 
 
-def picture_path(pair: Pair, out: str | None) -> Path:
-    """Where the picture of one photo goes: never over the photo, and only where it can be written."""
-    path = Path(f"{pair.path.stem}.grounded.png" if out is None else out)
+def output_path(asked: Wanted, out: str | None, as_json: bool) -> Path | None:
+    """Where pictures go: into a file, or of many into a folder; ``None`` for stdout and for no pictures."""
+    if out == STDOUT:
+        if as_json or not asked.is_single:
+            raise DataError(f"--out {STDOUT} is for the picture of one photo, without --json")
+        if sys.stdout.isatty():
+            raise DataError(
+                f"--out {STDOUT} writes a PNG, which a terminal cannot show; send it to a file or a program"
+            )
+        return None
+    if out is None and as_json:
+        return None
+    if asked.is_single:
+        return _picture_path(asked.pairs[0].path, out)
+    if out is None:
+        raise DataError("many pictures need a folder: give --out FOLDER, or --json for JSON lines alone")
+    return Path(out)
+
+
+def _picture_path(photo: Path, out: str | None) -> Path:
+    """Never over the photo, and only where it can be written."""
+    path = Path(f"{photo.stem}.grounded.png" if out is None else out)
     if path.suffix.lower() in SUFFIXES and path.suffix.lower() != ".png":
         raise DataError(f"{path}: pictures are written as PNG; give a name that ends with .png")
-    if path.exists() and path.samefile(pair.path):
+    if exists(path) and path.samefile(photo):
         raise DataError(f"{path}: the photo itself; give the picture another name")
     require_writable(path)
     return path
