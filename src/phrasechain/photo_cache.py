@@ -85,11 +85,8 @@ def _key_of_file(path: str | Path) -> str:
             raise DataError(f"{path}: not a file; give the path of a picture")
         with Path(path).open("rb") as file:
             return f"file {hashlib.file_digest(file, 'blake2b').hexdigest()[:40]}"
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        why = reason(error) if isinstance(error, OSError) else str(error)  # ValueError: a null byte in the path
-        raise DataError(f"{str(path)[:200]!r}: cannot be read: {why}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def _key_of_pixels(photo: Photo) -> str:

@@ -1,0 +1,53 @@
+"""A grounder of tiny networks with random weights: a photo in, boxes that depend on what it shows and on the words."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from phrasechain.checkpoint import Card, Source, save_checkpoint
+from phrasechain.config import Model
+from phrasechain.model import GroundingModel
+from phrasechain.predict import Grounder
+from phrasechain.text.finder import PhraseFinder
+from phrasechain.text.words import WordEncoder
+from phrasechain.vision.weights import load_network
+from tiny_regions import DIMENSION, write_weights
+
+WORDS = ("a", "man", "dog", "red", "ball", "sees", "with", "the")
+MODEL = Model(lstm=8, rank=12, joint=10, transition_hidden=4)
+CAPTION = "A man with a red ball sees the dog."
+PHRASES = ("A man", "a red ball", "the dog")
+
+
+def make_model(seed: int = 0, dimension: int = DIMENSION) -> GroundingModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = GroundingModel(WordEncoder(WORDS, 6, buckets=32), dimension, **asdict(MODEL))
+        model.pairs.heads.weight.data[:1] *= 4  # some regions are much likelier than others
+        model.pairs.heads.weight.data[1:] *= 0.2  # offsets move boxes a little
+    return model.eval()
+
+
+def write_finder(path: Path, seed: int = 0) -> Path:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        finder = PhraseFinder(WORDS, word_dimension=8, buckets=32, ngram_dimension=8, hidden=8)
+        finder.emissions.weight.data *= 4
+    finder.save(path)
+    return path
+
+
+def write_grounder(folder: Path, decode: str = "consensus") -> Path:
+    """A folder with a checkpoint, a region network and a finder; no calibration."""
+    weights = write_weights(folder.parent / "regions.safetensors")
+    card = Card(MODEL, Source(DIMENSION, "phrasechain", load_network(weights).sha256), decode, 3, 0.5, {})
+    model = make_model()
+    save_checkpoint(folder, model, model.state_dict(), card)
+    weights.replace(folder / "regions.safetensors")
+    write_finder(folder / "finder.safetensors")
+    return folder
+
+
+def tiny_grounder(folder: Path, **options: object) -> Grounder:
+    return Grounder.from_pretrained(write_grounder(folder), device="cpu", **options)  # type: ignore[arg-type]
