@@ -474,7 +474,7 @@ def train_finder(
         Path | None, typer.Option("--data", metavar="DATA", help="A dataset whose val, dev and test are held out.")
     ] = None,
     vectors: Annotated[Path | None, typer.Option(metavar="FILE", help="Word vectors to begin with (GloVe).")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the captions.")] = 6,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the captions.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and ways of writing.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N captions.")] = None,
 ) -> None:

@@ -63,7 +63,7 @@ class Recipe:
     rare_word: int = 3  # words that occur less often are left to their n-grams
     unlike: float = 0.2  # the share of captions that are changed to be unlike captions
     paragraphs: float = 0.06  # the share of batches whose captions are joined by fours
-    epochs: int = 6
+    epochs: int = 1
     batch: int = 64
     rate: float = 3e-3
     weight_decay: float = 0.01
