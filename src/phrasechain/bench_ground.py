@@ -46,7 +46,7 @@ _PHOTOS = 16
 _FIRST_ANSWER = """
 import json, sys, time
 from phrasechain import Grounder
-from phrasechain.bench import _peak_bytes
+from phrasechain.memory import peak_bytes
 model, photo, caption, threads = json.loads(sys.argv[1])
 import torch
 torch.set_num_threads(threads)
@@ -54,7 +54,7 @@ grounder = Grounder.from_pretrained(model, device="cpu")
 grounder.ground(photo, caption)
 answered = time.time()
 list(grounder.ground_many([(photo, caption)] * 16))
-print(json.dumps([answered, _peak_bytes() / 1e6]))
+print(json.dumps([answered, peak_bytes() / 1e6]))
 """
 
 
