@@ -102,6 +102,8 @@ def test_more_images_at_once_change_nothing(world: World, run: Path) -> None:
 
 def test_other_features_and_weights_that_are_broken(world: World, run: Path, tmp_path: Path) -> None:
     other = write_world(tmp_path, images=2)[1]
+    with pytest.raises(DataError, match=r"image 1\d+: not in the store .*more images\); extract the regions of these"):
+        predict_run(run, world[0], other, "dev")
     header = json.loads((other / "store.json").read_text())
     (other / "store.json").write_text(json.dumps(header | {"weights_sha256": "cd" * 32}))
     with pytest.raises(DataError, match="trained with abababababab…"):

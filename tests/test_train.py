@@ -344,6 +344,13 @@ def test_a_full_disk_keeps_what_was_trained(finished: Path, world: World, tmp_pa
     assert_same(run, finished)
 
 
+def test_a_folder_that_cannot_be_made(world: World, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        refused(world, out, CONFIG, r"file.*: cannot be written: .*; mend that .* or choose another folder")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phrasechain.batches import Part
+from phrasechain.checkpoint import read_pointers
 from phrasechain.evaluate_run import predict_run
 from phrasechain.learner import Learner
 from phrasechain.train import train
@@ -40,6 +41,9 @@ def main() -> None:
     for run in json.loads(Path(sys.argv[1]).read_text()):
         seen.clear()
         out = train(Path(run["data"]), Path(run["features"]), Path(run["out"]), tiny_config(*run["settings"]))
+        pointers = read_pointers(out)
+        assert pointers is not None
+        assert pointers.is_finished  # in the other process too, although the first has the writing to do
         count, rank = processes
         (out / f"seen-{rank}.json").write_text(json.dumps({"processes": count, "steps": seen}))
         predict_run(out, Path(run["data"]), Path(run["features"]), "train", regime="all")

@@ -14,6 +14,7 @@ from phrasechain.batches import make_groups, require_finite
 from phrasechain.boxes import iou_xyxy
 from phrasechain.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.data.batch import Batch, RegionSource, collate
+from phrasechain.data.coverage import require_regions
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.predictions import TOP_REGIONS, Prediction, write_predictions
 from phrasechain.data.store import FeatureStore
@@ -129,6 +130,7 @@ def predict_run(
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     answering = Answering(regime, decode or checkpoint.card.decode, box_regression)
     examples = open_dataset(data).examples(split)
+    require_regions(examples, store)
     processes = start_processes(device)
     mine = examples[processes.process_index :: processes.num_processes]
     asked = answers(checkpoint.model.to(processes.device), mine, store, answering, processes.device)

@@ -7,6 +7,7 @@ seed and its number alone: a run that was killed goes on from its last checkpoin
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import platform
@@ -43,7 +44,7 @@ from phrasechain.config import Config, config_dict
 from phrasechain.config import Data as DataConfig
 from phrasechain.config import Loss as LossConfig
 from phrasechain.curves import SCORES, draw_curves
-from phrasechain.data.coverage import unfit_regions
+from phrasechain.data.coverage import require_regions
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import AUTHORS, CORRECTED
 from phrasechain.data.regimes import is_scored
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 RUN_FORMAT = "phrasechain run 1"
 Note = Callable[[Mapping[str, float]], None]
 READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(
@@ -92,6 +94,7 @@ def train(
         pointers = read_pointers(out)
         if pointers is None or not pointers.is_finished:
             _Run(out, config, loss, fit, dev, store, processes).finish(tensorboard)
+        processes.wait_for_everyone()  # until the first process has written all: the others may want to read it
     return out
 
 
@@ -248,10 +251,11 @@ def _held(out: Path, identity: dict[str, Any], processes: Accelerator) -> Iterat
             processes.wait_for_everyone()
             yield
     except OSError as error:
-        raise DataError(
-            f"{error.filename or out}: cannot be written: {reason(error)}; make room and run the same command again, "
-            "what was trained is kept"
-        ) from None
+        if error.errno in _FULL:
+            hint = "make room and run the same command again, what was trained is kept"
+        else:
+            hint = "mend that and run the same command again, or choose another folder; what was trained is kept"
+        raise DataError(f"{error.filename or out}: cannot be written: {reason(error)}; {hint}") from None
 
 
 @contextmanager
@@ -359,10 +363,7 @@ def _digest(examples: Sequence[Example]) -> str:
 
 def _check_regions(examples: Sequence[Example], store: FeatureStore) -> dict[str, Any]:
     """Refuse a store without the regions of these images; what is known of them otherwise, with a hash of the boxes."""
-    unfit = list(unfit_regions(examples, store))
-    if unfit:
-        more = f" (and {len(unfit) - 1:,} more images)" if len(unfit) > 1 else ""
-        raise DataError(f"{unfit[0]}{more}; extract the regions of these very images")
+    require_regions(examples, store)
     found = hashlib.sha256()
     for example in examples:
         found.update(store[example.image].boxes.tobytes())

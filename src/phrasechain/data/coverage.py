@@ -12,6 +12,7 @@ from torch import Tensor
 from phrasechain.boxes import max_by_group, pairwise_iou_xyxy
 from phrasechain.data.gold import Gold
 from phrasechain.data.store import FeatureStore
+from phrasechain.errors import DataError
 from phrasechain.metrics import NEVER, RIGHT
 from phrasechain.progress import track
 from phrasechain.schema import Example, Regions
@@ -66,6 +67,13 @@ def unfit_regions(examples: Iterable[Example], store: FeatureStore) -> Iterator[
                 f"image {example.image}: {regions.width}×{regions.height} in the store {store.path}, "
                 f"but annotated as {example.width}×{example.height}"
             )
+
+
+def require_regions(examples: Iterable[Example], store: FeatureStore) -> None:
+    """Refuse a store without the regions of these very images."""
+    if unfit := list(unfit_regions(examples, store)):
+        more = f" (and {len(unfit) - 1:,} more images)" if len(unfit) > 1 else ""
+        raise DataError(f"{unfit[0]}{more}; extract the regions of these very images")
 
 
 def _ranked_boxes(regions: Regions) -> Tensor:
