@@ -29,21 +29,24 @@ def grounder(monkeypatch: pytest.MonkeyPatch) -> FakeGrounder:
 def run(
     tmp_path: Path, grounder: FakeGrounder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Run the command in an empty folder with two photos; its status and what it printed."""
+    """Runs the command in a folder with two photos."""
     monkeypatch.chdir(tmp_path)
     write_photo(Path("photo.jpg"))
     write_photo(Path("other.png"), 320, 200)
 
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["phrasechain", "ground", *map(str, arguments)])
-        try:
-            cli.main()
-        except SystemExit as end:
-            status = end.code or 0
-        assert isinstance(status, int)
-        return status, *capsys.readouterr()
+    return lambda *arguments: run_command(monkeypatch, capsys, *arguments)
 
-    return call
+
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
+) -> tuple[int, str, str]:
+    """The status of the command, and what it printed."""
+    monkeypatch.setattr(sys, "argv", ["phrasechain", "ground", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    status = end.value.code or 0
+    assert isinstance(status, int)
+    return status, *capsys.readouterr()
 
 
 def write_photo(path: Path, width: int = 300, height: int = 200) -> None:

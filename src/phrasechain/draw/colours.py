@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 Colour = tuple[int, int, int]
 
@@ -43,6 +44,7 @@ def style(index: int) -> Style:
     return Style(PALETTE[place], LINES[turn % len(LINES)])
 
 
+@lru_cache(256)
 def contrast(first: Colour, second: Colour) -> float:
     """The contrast ratio (l₁ + 0.05)/(l₂ + 0.05) of WCAG 2, from 1 to 21.
 
