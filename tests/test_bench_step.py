@@ -10,7 +10,9 @@ from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from phrasechain import bench_step
-from phrasechain.bench_step import SIZES, Floor, Sizes, Step, make_batch, print_step
+from phrasechain.bench_batch import SIZES, Sizes, make_batch
+from phrasechain.bench_evaluate import time_evaluation
+from phrasechain.bench_step import Floor, Step, print_step
 
 pytest.importorskip("accelerate", reason="training needs accelerate, of the extra 'train'")
 
@@ -62,6 +64,15 @@ def test_a_step_trains() -> None:
     assert unchanged == []
 
 
+def test_an_evaluation_answers_every_phrase() -> None:
+    """Scaled to 1,000 images of five captions with 1, 3, 1, 3 and 1 phrases; ten images make two batches."""
+    threads = torch.get_num_threads()
+    found = time_evaluation(TINY, threads=1, images=10)
+    assert (found["phrases"], found["images"]) == (9000, 16)
+    assert 0 < found["seconds"] < 1000
+    assert torch.get_num_threads() == threads
+
+
 def test_the_tables_hold_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_step, "SIZES", {"tiny": TINY})
     monkeypatch.setattr(bench_step, "GROWTH", {"K regions": {5: replace(TINY, regions=5)}})
@@ -77,5 +88,6 @@ def test_the_tables_hold_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=200)
     print_step(found, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"evaluation, sizes tiny: {found['evaluation']['tiny']['seconds']:.1f} s for 1,000 images" in printed
     for figure in (f"{row['step']:.1f}", f"{row['step'] / row['floor']:.2f}", f"{row['peak']:.0f}"):
         assert figure in printed

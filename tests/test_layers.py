@@ -34,6 +34,8 @@ LAYERS = [
         "extract",
         "authors",
         "bench_step",
+        "bench_batch",
+        "bench_evaluate",
         "batches",
         "build",
         "compare_report",

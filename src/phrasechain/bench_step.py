@@ -2,20 +2,20 @@
 
 The floor is the forward and backward products of the BiLSTM, U, V once per image, P, the heads, A, B and C at the same
 shapes, into memory that is there already: no optimiser, nothing element by element, no chain. The step is the whole of
-``Learner.learn``. Token vectors are given, as those of a frozen encoder are that were stored.
+``Learner.learn``. Token vectors are given, as those of a frozen encoder are that were stored. What answering takes,
+without training, stands below the tables.
 
-Axes: I images, B captions, L tokens, E numbers of a token, P phrases, K regions, D features.
+Axes: B captions, P phrases, K regions, D features.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -24,42 +24,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from phrasechain.boxes import spatial_features_xyxy
+from phrasechain.bench_batch import SIZES, Sizes, around, make_batch, make_model
+from phrasechain.bench_evaluate import CAPTIONS, IMAGES, time_evaluation
 from phrasechain.config import Loss, Train
-from phrasechain.data.batch import Batch
 from phrasechain.learner import Learner
 from phrasechain.memory import keep_freed_memory, peak_bytes
-from phrasechain.model import GroundingModel
 from phrasechain.processes import start_processes
 from phrasechain.progress import track
 from phrasechain.scores import SPATIAL
 from phrasechain.terminal import print_table
-from phrasechain.text.base import Captions, TextEncoder
 
-POSITIVE_REGIONS = 5  # of a phrase; 4.75 in the benchmark
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The shapes of a batch and of a model; ``phrases`` and ``tokens`` of captions go round and round."""
-
-    images: int = 16
-    captions: int = 1  # of each image
-    regions: int = 100
-    phrases: tuple[int, ...] = (2, 3, 3, 2, 4)  # 2.8 in the mean
-    tokens: tuple[int, ...] = (12, 14, 17, 11, 16)  # 14 in the mean
-    features: int = 2048
-    words: int = 1024
-    lstm: int = 512
-    rank: int = 1024
-    joint: int = 1024
-    hidden: int = 16
-
-
-SIZES = {
-    "paper": Sizes(),
-    "small": Sizes(captions=5, features=256, words=100, lstm=200, rank=384, joint=192),
-}
 #: How a step grows: the sizes of ``paper`` with one changed.
 GROWTH: dict[str, dict[int, Sizes]] = {
     "K regions": {K: replace(Sizes(), regions=K) for K in (25, 50, 100, 200, 400)},
@@ -68,73 +42,12 @@ GROWTH: dict[str, dict[int, Sizes]] = {
 }
 
 
-class GivenTokens(TextEncoder):
-    """Vectors that are there already."""
-
-    def __init__(self, lengths: list[int], dimension: int) -> None:
-        super().__init__()
-        self.dimension = dimension
-        inside = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]  # (B, L)
-        self.vectors = torch.randn(*inside.shape, dimension) * inside[..., None]
-
-    def forward(self, captions: Captions) -> Tensor:
-        return self.vectors
-
-
-def make_batch(sizes: Sizes) -> Batch:
-    """A batch of these shapes: every phrase has five right regions."""
-    B = sizes.images * sizes.captions
-    lengths = torch.tensor(_around(sizes.phrases, B))
-    phrase_caption = torch.repeat_interleave(torch.arange(B), lengths)
-    step = torch.arange(len(phrase_caption)) - (lengths.cumsum(0) - lengths)[phrase_caption]
-    corners = torch.rand(sizes.images, sizes.regions, 2) * torch.tensor([300.0, 200.0])
-    boxes = torch.cat([corners, corners + 50 + torch.rand_like(corners) * 100], -1)  # (I, K, 4)
-    image_sizes = torch.tensor([[500.0, 400.0]]).repeat(sizes.images, 1)
-    chance = torch.rand(len(step), sizes.regions)
-    iou = torch.where(chance >= chance.topk(min(POSITIVE_REGIONS, sizes.regions)).values[:, -1:], 0.7, 0.1)
-    return Batch(
-        images=tuple(map(str, range(sizes.images))),
-        sizes=image_sizes,
-        boxes=boxes,
-        features=torch.randn(sizes.images, sizes.regions, sizes.features).half(),
-        spatial=spatial_features_xyxy(boxes, image_sizes[:, None]),
-        region_mask=torch.ones(sizes.images, sizes.regions, dtype=torch.bool),
-        captions=tuple(range(B)),
-        tokens=tuple(("word",) * count for count in _token_counts(sizes)),
-        caption_image=torch.repeat_interleave(torch.arange(sizes.images), sizes.captions),
-        lengths=lengths,
-        steps=int(lengths.max()),
-        phrase_caption=phrase_caption,
-        phrase_step=step,
-        token_spans=torch.stack([2 * step, 2 * step + 1], -1),
-        spans=torch.stack([2 * step, 2 * step + 1], -1),
-        has_box=torch.ones(len(step), dtype=torch.bool),
-        gold=boxes[0, :1].expand(len(step), 4).contiguous(),
-        iou=iou,
-        any_iou=iou,
-    )
-
-
-def _around(values: tuple[int, ...], count: int) -> list[int]:
-    return list(itertools.islice(itertools.cycle(values), count))
-
-
-def _token_counts(sizes: Sizes) -> list[int]:
-    B = sizes.images * sizes.captions
-    return [
-        max(pair) for pair in zip(_around(sizes.tokens, B), [2 * T for T in _around(sizes.phrases, B)], strict=True)
-    ]
-
-
 class Step:
     """A step of training, ready to be taken again and again."""
 
     def __init__(self, sizes: Sizes) -> None:
         torch.manual_seed(0)
-        encoder = GivenTokens(_token_counts(sizes), sizes.words)
-        values = {name: getattr(sizes, name) for name in ("lstm", "rank", "joint")}
-        model = GroundingModel(encoder, sizes.features, transition_hidden=sizes.hidden, context="M", **values)
-        self.batch = make_batch(sizes)
+        model, self.batch = make_model(sizes), make_batch(sizes)
         phrases, pairs = len(self.batch.iou), int((self.batch.iou > 0.5).sum())
         self.counts = torch.tensor([phrases, pairs, phrases])
         self.learner = Learner(model.train(), Train(schedule="constant"), Loss(), 1_000_000, start_processes("cpu"))
@@ -147,10 +60,10 @@ class Floor:
     """The step's matrix products, forward and backward, by the factors of each: (rows, inner) and (inner, columns)."""
 
     def __init__(self, sizes: Sizes) -> None:
-        counts = _token_counts(sizes)
+        counts = sizes.token_counts
         H, D, R, J = sizes.lstm, sizes.features + SPATIAL, sizes.rank, sizes.joint
         B, N = len(counts), sizes.images * sizes.regions
-        P = sum(_around(sizes.phrases, B))
+        P = sum(around(sizes.phrases, B))
         products = [*self._linear(sum(counts), sizes.words, 8 * H, is_input=True)]
         for n in range(max(counts)):
             running = sum(count > n for count in counts)
@@ -223,6 +136,8 @@ def bench_step(threads: int = 2, seconds: float = 10.0, memory: bool = True, gro
     for kind, name, sizes in track(jobs, len(jobs), "timing"):
         results.setdefault(kind, {})[name] = _measure(sizes, threads, seconds if not kind else seconds / 4, memory)
     found["sizes"], found["growth"] = results.pop(""), results
+    images = max(1, round(4 * seconds))
+    found["evaluation"] = {name: time_evaluation(sizes, threads, images) for name, sizes in SIZES.items()}
     return found
 
 
@@ -240,6 +155,9 @@ def print_step(found: dict[str, Any], console: Console) -> None:
     print_table(_table("one step of training", "sizes", found["sizes"].items()), console)
     for kind, by_value in found["growth"].items():
         print_table(_table(f"as it grows with {kind}", kind.split()[0], by_value.items()), console)
+    for name, row in found["evaluation"].items():
+        images = f"{IMAGES:,} images with {CAPTIONS} captions each ({row['phrases']:,.0f} phrases)"
+        console.print(f"evaluation, sizes {name}: {row['seconds']:.1f} s for {images}, by {row['images']:.0f} of them")
 
 
 def _table(title: str, first: str, rows: Iterable[tuple[str, dict[str, float]]]) -> Table:
