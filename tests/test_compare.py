@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from phrasechain import compare as comparing
-from phrasechain.compare import REFERENCE, ROWS, TABLES, Tables, compare, headline
+from phrasechain.compare import Tables, compare, headline
 from phrasechain.compare_report import comparison_dict, markdown, picture, write_comparison
+from phrasechain.compare_rows import REFERENCE, ROWS, TABLES
 from phrasechain.config import with_settings
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold, match_predictions

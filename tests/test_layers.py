@@ -39,6 +39,7 @@ LAYERS = [
         "batches",
         "build",
         "compare_report",
+        "compare_rows",
         "curves",
         "evaluate_run",
         "learner",

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from phrasechain.boxes import iou_xyxy
 from phrasechain.checkpoint import read_pointers
+from phrasechain.compare_rows import HERE, MODELS, REFERENCE, ROWS, TABLES, TESTS, WORDS, Asked
 from phrasechain.config import Config, with_settings
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.gold import Gold, Matched, collect_gold, match_predictions
@@ -28,78 +28,6 @@ from phrasechain.evaluate_run import Answering, predict_run, predictions_file
 from phrasechain.metrics import RIGHT, Mean, PairedTest, has_rival, neighbours, paired_test
 from phrasechain.run_folder import read_metrics
 from phrasechain.train import train
-
-_SL_CCRF = ("loss.targets=soft", "model.chain=true")
-#: The models, by name: what is set for each besides what is set for all.
-ROWS: dict[str, tuple[str, ...]] = {
-    "HL": ("loss.targets=hard", "model.chain=false"),
-    "SL": ("loss.targets=soft", "model.chain=false"),
-    "HL-CCRF": ("loss.targets=hard", "model.chain=true"),
-    "SL-CCRF": _SL_CCRF,
-    "SL-CCRF, no context": (*_SL_CCRF, "model.context=none"),
-    "SL-CCRF, M+LR": (*_SL_CCRF, "model.context=M+LR"),
-    "SL-CCRF, M+LR+G": (*_SL_CCRF, "model.context=M+LR+G"),
-    "SL-CCRF, learned words": (*_SL_CCRF, "text.vectors="),
-    "SL-CCRF, no regression": (*_SL_CCRF, "model.box_regression=false"),
-    "SL-CCRF, geometric": (*_SL_CCRF, "model.transition=geometric"),
-    "SL-CCRF, summed out": (*_SL_CCRF, "loss.unlabelled=marginalise"),
-    "SL-CCRF, half of the unboxed": (*_SL_CCRF, "loss.unlabelled=marginalise", "data.unboxed=0.5"),
-}
-MODELS = ("HL", "SL", "HL-CCRF", "SL-CCRF")  # trained with all seeds
-REFERENCE = "SL-CCRF"
-WORDS = "SL-CCRF, learned words"
-
-
-class Asked(NamedTuple):
-    """A line of a table: its label, the row, and how it is asked."""
-
-    label: str
-    row: str
-    answering: Answering = Answering()
-
-
-_UNMOVED = Answering(box_regression=False)
-TABLES: dict[str, tuple[Asked, ...]] = {
-    "models": tuple(Asked(name, name) for name in MODELS),
-    "context of the transitions": (
-        Asked("none", "SL-CCRF, no context"),
-        Asked("M", REFERENCE),
-        Asked("M+LR", "SL-CCRF, M+LR"),
-        Asked("M+LR+G", "SL-CCRF, M+LR+G"),
-    ),
-    "transitions": (Asked("paper", REFERENCE), Asked("geometric", "SL-CCRF, geometric")),
-    "words": (Asked("given vectors", REFERENCE), Asked("learned", WORDS)),
-    "decoding": tuple(
-        Asked(f"{name}, {how}", name, Answering(decode=how))
-        for name in ("HL-CCRF", "SL-CCRF")
-        for how in ("viterbi", "smoothing", "independent", "consensus")
-    ),
-    "box regression": (
-        *(
-            Asked(f"{name}, {label}", name, answering)
-            for name in MODELS
-            for label, answering in (("moved", Answering()), ("not moved", _UNMOVED))
-        ),
-        Asked("SL-CCRF, trained without", "SL-CCRF, no regression"),
-    ),
-    "phrases in the chain": tuple(
-        Asked(f"{name}, {regime}", name, Answering(regime=regime))
-        for name in (*MODELS, "SL-CCRF, summed out", "SL-CCRF, half of the unboxed")
-        for regime in ("gold", "all")
-    ),
-}
-_HERE = Asked(REFERENCE, REFERENCE)
-#: What is tested against what.
-TESTS: tuple[tuple[Asked, Asked], ...] = (
-    *((Asked(one, one), Asked(other, other)) for one, other in (("SL", "HL"), ("HL-CCRF", "HL"))),
-    *((_HERE, Asked(other, other)) for other in ("HL-CCRF", "SL")),
-    *((Asked(row, row), _HERE) for row in ROWS if row not in MODELS),
-    *(
-        (Asked(f"SL-CCRF, {how}", REFERENCE, Answering(decode=how)), _HERE)
-        for how in ("smoothing", "independent", "consensus")
-    ),
-    (Asked("SL-CCRF, not moved", REFERENCE, _UNMOVED), _HERE),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +85,7 @@ class Workshop:
         self._runs: dict[tuple[str, int], Path] = {}
         self._matched: dict[tuple[str, int, Answering], Matched] = {}
         self._lines: dict[tuple[Asked, int], Line] = {}
+        self._tests: dict[tuple[Asked, Asked, int], Test] = {}
 
     def is_trained(self, row: str, seed: int) -> bool:
         pointers = read_pointers(self._folder(row, seed))
@@ -202,6 +131,12 @@ class Workshop:
         return Line(asked.label, asked.row, asked.answering, seeds, sections, accuracies, mean(minutes))
 
     def test(self, first: Asked, second: Asked, seeds: int) -> Test:
+        key = first, second, seeds
+        if key not in self._tests:
+            self._tests[key] = self._test(*key)
+        return self._tests[key]
+
+    def _test(self, first: Asked, second: Asked, seeds: int) -> Test:
         """The test for all phrases and for those with a rival, by which a chain should matter most."""
         gold = self.gold["gold"]
         mine, theirs = (
@@ -278,7 +213,7 @@ def _in_order(workshop: Workshop, rows: Sequence[str], seeds: int) -> Iterator[t
 
 
 def _is_near_reference(workshop: Workshop, row: str, seeds: int) -> bool:
-    interval = headline(workshop.line(_HERE, seeds).sections[0])
+    interval = headline(workshop.line(HERE, seeds).sections[0])
     own = headline(workshop.line(Asked(row, row), 1).sections[0]).value
     return interval.low <= own <= interval.high
 
