@@ -28,7 +28,13 @@ def status(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> object:
 
 @pytest.mark.parametrize(
     "command",
-    [["check"], ["evaluate", "--data", "."], ["import-features", "--out", "store"], ["extract", "--out", "store"]],
+    [
+        ["check"],
+        ["ground", "--captions"],
+        ["evaluate", "--data", "."],
+        ["import-features", "--out", "store"],
+        ["extract", "--out", "store"],
+    ],
 )
 def test_what_the_system_refuses_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
@@ -75,7 +81,8 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], *([name, "--help"] for name in ("bench", "evaluate", "extract", "train", "compare"))]
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("ground", "bench", "evaluate", "extract", "train", "compare"))],
 )
 def test_help_does_not_load_torch(arguments: list[str]) -> None:
     code = (

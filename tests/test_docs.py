@@ -3,16 +3,22 @@
 import contextlib
 import doctest
 import io
+import json
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import torch
 
 import phrasechain
+from phrasechain.boxes import iou_xyxy
+from phrasechain.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/chain.md", "docs/text.md", "docs/model.md")
@@ -74,6 +80,28 @@ def test_the_example_script_shows_a_gain() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     surprise = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()[1:]}
     assert surprise["soft"] < min(surprise["one"], surprise["majority"])
+
+
+@pytest.mark.skipif(
+    not (files("phrasechain") / "pretrained" / "model.safetensors").is_file(), reason="the embedded model is not here"
+)
+def test_the_first_command_finds_the_man(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    line = re.search(r"^# set up and run\n.* && \.venv/bin/(phrasechain ground .*)$", readme, re.M)
+    assert line is not None
+    (tmp_path / "photos").symlink_to(ROOT / "photos")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [*shlex.split(line[1]), "--json", "--out", "photographer.grounded.png"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    man = json.loads(capsys.readouterr().out)["phrases"][0]
+    assert (man["text"], man["category"]) == ("A man", "people")
+    seen = torch.tensor([0.0, 65, 335, 512])  # measured by hand
+    assert iou_xyxy(torch.tensor(man["box"]), seen) > 0.7
+    assert Path("photographer.grounded.png").exists()
 
 
 def test_ci_runs_the_readme_command() -> None:
