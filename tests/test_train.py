@@ -210,6 +210,19 @@ def test_the_authors_way(shared_folder: Path, world: World, tmp_path: Path) -> N
     assert load_checkpoint(whole).model.text.encoder.settings["stateful"]
 
 
+def test_a_text_cache_is_written(shared_folder: Path, world: World, tmp_path: Path) -> None:
+    """However few captions there are: the next run reads all of their vectors."""
+    elmo, cache = shared_folder / "elmo-fixtures", tmp_path / "vectors"
+    files = (f"text.options={elmo / 'options.json'}", f"text.weights={elmo / 'lm_weights.hdf5'}")
+    config = tiny_config("text.encoder=elmo", f"text.cache={cache}", "train.epochs=1", *files)
+    run = train(*world, tmp_path / "first", config)
+    written = sorted(path.name for path in cache.iterdir())
+    assert len(written) == 1
+    again = train(*world, tmp_path / "second", config)
+    assert sorted(path.name for path in cache.iterdir()) == written
+    assert_same(run, again)
+
+
 def test_it_stops_when_nothing_gets_better(world: World, tmp_path: Path) -> None:
     config = tiny_config("train.epochs=10", "train.rate=0", "train.patience=2", "train.score_every=3")
     run = train(*world, tmp_path / "run", config)

@@ -22,6 +22,7 @@ from phrasechain.errors import DataError
 from phrasechain.losses import loss_terms
 from phrasechain.model import GroundingModel
 from phrasechain.processes import sum_gradients
+from phrasechain.text.cache import CachedEncoder
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -167,6 +168,11 @@ class Learner:
         """Let a text encoder that carries its state from batch to batch begin anew, as it would after a pause."""
         if callable(reset := getattr(self.model.text.encoder, "reset", None)):
             reset()
+
+    def keep_text(self) -> None:
+        """Write the vectors of captions that a cache has gathered, so that no run computes them again."""
+        if isinstance(cache := self.model.text.encoder, CachedEncoder):
+            cache.flush()
 
     @contextmanager
     def scored_model(self) -> Iterator[GroundingModel]:

@@ -195,6 +195,7 @@ class _Run:
         score = None
         if step % self.score_every == 0 or is_last:
             score, first = self._score()
+            self.learner.keep_text()
             note({"step": step, **dict(zip(SCORES, (score, first), strict=True))})
         if score is not None or step % self.config.train.save_every == 0:
             self._save(score)
