@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,3 +32,18 @@ def track(items: Iterable[T], total: int, description: str) -> Iterator[T]:
     """Yield the items while a bar shows how many have gone by."""
     with progress_bar() as bar:
         yield from bar.track(items, total=total, description=description)
+
+
+@contextmanager
+def quiet_library(logging: Any) -> Iterator[None]:
+    """Keep the remarks of transformers (this is its ``logging``) away, and its bars where there is no terminal."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if bars and not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -9,7 +9,6 @@ Axes: B captions, L tokens, S pieces, D features.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.errors import DataError, one_line
+from phrasechain.progress import quiet_library
 from phrasechain.text.base import Captions, TextEncoder, longest
 
 _UNUSED = "pooler."  # weights that do not matter here, so they may be missing
@@ -62,7 +62,7 @@ class TransformerEncoder(TextEncoder):
         transformers = _library()
         place, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
         options = {"revision": revision or "main", "trust_remote_code": False}
-        with _quiet(transformers.utils.logging), _loading(name):
+        with quiet_library(transformers.utils.logging), _loading(name):
             model, report = transformers.AutoModel.from_pretrained(
                 place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
             )
@@ -178,18 +178,3 @@ def _loading(name: str) -> Iterator[None]:
         raise DataError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
     except Exception as error:  # no network, no such model, other weights, a library that it needs …
         raise DataError(f"{name}: cannot be loaded as a text encoder: {one_line(error)}") from None
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Keep the library's remarks to itself, and its bars too where there is no terminal."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if bars and not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -11,7 +11,6 @@ Axes: Q boxes that the detector gives, C classes or tokens, K boxes that are cho
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from phrasechain.boxes import area_xyxy, cxcywh_to_xyxy
 from phrasechain.errors import DataError, one_line
+from phrasechain.progress import quiet_library
 from phrasechain.vision.pixels import Source, read_rgb
 from phrasechain.vision.select import best_boxes
 
@@ -129,7 +129,7 @@ def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = 
         raise DataError(f"{name} needs the library transformers: pip install 'phrasechain[hf]'") from None
     place, _, revision = (model_name, "", "") if Path(model_name).is_dir() else model_name.partition("@")
     options = {"revision": revision or "main", "trust_remote_code": False}
-    with _quiet(transformers.utils.logging), _loading(name):
+    with quiet_library(transformers.utils.logging), _loading(name):
         config = transformers.AutoConfig.from_pretrained(place, **options)
         takes_words = type(config) in transformers.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING
         if not takes_words and type(config) not in transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING:
@@ -174,18 +174,3 @@ def _loading(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # no network, no such model, other weights, a library that it needs …
         raise DataError(f"{name} cannot be loaded: {one_line(error)}") from None
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Keep the library's remarks to itself, and its bars too where there is no terminal."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if bars and not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
