@@ -378,7 +378,7 @@ def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Pa
 
 
 def test_a_phrase_without_a_word_is_named(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = training._read_splits
+    read = training.read_splits
 
     def emptied(*arguments: object) -> object:
         fit, dev = read(*arguments)  # type: ignore[arg-type]
@@ -387,7 +387,7 @@ def test_a_phrase_without_a_word_is_named(tmp_path: Path, world: World, monkeypa
         fit[0] = replace(fit[0], captions=(replace(caption, phrases=(phrase,)),))
         return fit, dev
 
-    monkeypatch.setattr(training, "_read_splits", emptied)
+    monkeypatch.setattr(training, "read_splits", emptied)
     refused(
         world, tmp_path / "run", CONFIG, r"image 1\d+, caption 0, characters 0 to \d+: the phrase has no word in it"
     )

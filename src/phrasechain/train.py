@@ -8,15 +8,9 @@ seed and its number alone: a run that was killed goes on from its last checkpoin
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
-import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
-from importlib.metadata import version
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from phrasechain import __version__
 from phrasechain.batches import BY, Part, Share, Steps, make_groups
 from phrasechain.build import build_model
 from phrasechain.checkpoint import (
@@ -41,13 +34,8 @@ from phrasechain.checkpoint import (
     step_folder,
 )
 from phrasechain.config import Config, config_dict
-from phrasechain.config import Data as DataConfig
 from phrasechain.config import Loss as LossConfig
 from phrasechain.curves import SCORES, draw_curves
-from phrasechain.data.coverage import require_regions
-from phrasechain.data.dataset import open_dataset
-from phrasechain.data.flickr30k import AUTHORS, CORRECTED
-from phrasechain.data.regimes import is_scored
 from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
 from phrasechain.errors import DataError, one_line, unknown_name
@@ -58,15 +46,15 @@ from phrasechain.losses import DIVIDE, OFFSETS, REGRESS, TARGETS, UNLABELLED
 from phrasechain.memory import keep_freed_memory
 from phrasechain.processes import start_processes
 from phrasechain.progress import progress_bar
-from phrasechain.run_folder import FORMAT, claimed, forget_after, log
+from phrasechain.run_folder import FORMAT, claimed, forget_after
 from phrasechain.schema import Example
+from phrasechain.train_data import READINGS, annotation_digest, read_splits, region_digest
+from phrasechain.train_notes import Note, note_environment, noting
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 RUN_FORMAT = "phrasechain run 1"
-Note = Callable[[Mapping[str, float]], None]
-READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -82,12 +70,12 @@ def train(
     _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
-    fit, dev = _read_splits(data, config.data)
+    fit, dev = read_splits(data, config.data)
     identity = {
         FORMAT: RUN_FORMAT,
         **config_dict(config),
-        "annotations": _digest([*fit, *dev]),
-        "regions": _check_regions([*fit, *dev], store),
+        "annotations": annotation_digest([*fit, *dev]),
+        "regions": region_digest([*fit, *dev], store),
     }
     processes = start_processes(device)
     with _held(out, identity, processes):
@@ -138,9 +126,9 @@ class _Run:
         """Everything that is left to do."""
         self._go_on()
         if self.processes.is_main_process:
-            _note_environment(self.folder, self.learner.step, self.processes)
+            note_environment(self.folder, self.learner.step, self.processes)
             forget_after(self.folder, self.learner.step)
-        with _notes(self.folder, self.learner.step, self.processes, tensorboard) as note:
+        with noting(self.folder, self.learner.step, self.processes, tensorboard) as note:
             self._learn(note)
         if self.processes.is_main_process and self.pointers is not None:
             draw_curves(self.folder)
@@ -259,52 +247,6 @@ def _held(out: Path, identity: dict[str, Any], processes: Accelerator) -> Iterat
         raise DataError(f"{error.filename or out}: cannot be written: {reason(error)}; {hint}") from None
 
 
-@contextmanager
-def _notes(folder: Path, step: int, processes: Accelerator, tensorboard: bool) -> Iterator[Note]:
-    """What notes figures in ``metrics.jsonl``, and for TensorBoard if that is asked for; in the first process only."""
-    if not processes.is_main_process:
-        yield lambda figures: None
-        return
-    writer = _tensorboard(folder, step) if tensorboard else None
-
-    def note(figures: Mapping[str, float]) -> None:
-        log(folder, figures)
-        if writer is not None:
-            for name, value in figures.items():
-                writer.add_scalar(name, value, int(figures["step"]))
-
-    try:
-        yield note
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise DataError("--tensorboard: it is not installed: pip install 'phrasechain[train]'") from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-
-
-def _note_environment(folder: Path, step: int, processes: Accelerator) -> None:
-    """One line for each time that the run was started."""
-    found = {
-        "step": step,
-        "command": sys.argv,
-        "phrasechain": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "accelerate", "numpy", "safetensors")},
-        "platform": platform.platform(),
-        "device": str(processes.device),
-        "processes": processes.num_processes,
-        "threads": torch.get_num_threads(),
-    }
-    with (folder / "environment.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
-
-
 def _check(config: Config, loss: LossConfig) -> None:
     """Refuse names that nothing bears and values that go against each other, before any work."""
     how = config.train
@@ -329,43 +271,3 @@ def _check(config: Config, loss: LossConfig) -> None:
             f"data.unboxed keeps phrases in chains that loss.unlabelled={loss.unlabelled} leaves out again; set "
             "loss.unlabelled=marginalise too"
         )
-
-
-def _read_splits(data: Path, wanted: DataConfig) -> tuple[list[Example], list[Example]]:
-    """The examples to learn from and those to watch."""
-    dataset = open_dataset(data, compatibility=READINGS[wanted.reading])
-    fit, dev = (list(dataset.examples(split)[: wanted.limit or None]) for split in (wanted.fit, wanted.dev))
-    for split, examples in ((wanted.fit, fit), (wanted.dev, dev)):
-        phrases = [phrase for example in examples for caption in example.captions for phrase in caption.phrases]
-        if not any(map(is_scored, phrases)):
-            raise DataError(f"{data}: no phrase with a box in its split {split!r}; there is nothing to learn from")
-    if both := {example.image for example in fit} & {example.image for example in dev}:
-        raise DataError(
-            f"{data}: {wanted.fit!r} and {wanted.dev!r} have {len(both):,} images in common, such as {min(both)}: the "
-            "best checkpoint would be chosen by what was learnt; set data.dev to another split"
-        )
-    return fit, dev
-
-
-def _digest(examples: Sequence[Example]) -> str:
-    """A hash of all that is learnt from the annotations."""
-    found = hashlib.sha256()
-    for example in examples:
-        found.update(repr((example.image, example.width, example.height)).encode())
-        for caption in example.captions:
-            found.update(repr((caption.index, caption.tokens)).encode())
-            for phrase in caption.phrases:
-                if phrase.first_token >= phrase.end_token:
-                    where = f"image {example.image}, caption {caption.index}, characters {phrase.start} to {phrase.end}"
-                    raise DataError(f"{where}: the phrase has no word in it; mend it or leave it out")
-                found.update(repr((phrase.first_token, phrase.end_token, phrase.is_visual, phrase.boxes)).encode())
-    return found.hexdigest()
-
-
-def _check_regions(examples: Sequence[Example], store: FeatureStore) -> dict[str, Any]:
-    """Refuse a store without the regions of these images; what is known of them otherwise, with a hash of the boxes."""
-    require_regions(examples, store)
-    found = hashlib.sha256()
-    for example in examples:
-        found.update(store[example.image].boxes.tobytes())
-    return {**asdict(Source.of(store)), "boxes": found.hexdigest()}
