@@ -10,7 +10,16 @@ from phrasechain.text import variety
 from phrasechain.text.finder import phrases_of
 from phrasechain.text.lessons import Lesson, as_written, is_word, read_lesson
 from phrasechain.text.tokens import tokenise
-from phrasechain.text.variety import WAYS, beside_other_text, named, requested, unlike_captions, with_aside, with_signs
+from phrasechain.text.variety import (
+    WAYS,
+    beside_other_text,
+    named,
+    owned,
+    requested,
+    unlike_captions,
+    with_aside,
+    with_signs,
+)
 
 LESSON = read_lesson(
     as_written(parse_caption("[/EN#1/people A man] pets [/EN#2/animals the dog] for [/EN#0/notvisual fun] ."))
@@ -50,6 +59,17 @@ def test_a_name_takes_the_place_of_a_person() -> None:
         names.add(name)
     assert len(names) > 150
     assert set(many(named, BARE)) == {BARE}
+
+
+def test_articles_become_possessives() -> None:
+    firsts, caption = Counter[str](), " ".join(LESSON.tokens[1:3])
+    for one in many(owned):
+        assert one.labels == LESSON.labels
+        assert (" ".join(one.tokens[1:3]), one.tokens[4:]) == (caption, LESSON.tokens[4:])
+        firsts.update([one.tokens[0], one.tokens[3]])
+    assert {"A", "the", "My", "my", "Our", "that"} < firsts.keys()
+    assert abs(firsts["A"] / 300 - 0.3) < 0.08
+    assert set(many(owned, BARE)) == {BARE}
 
 
 def test_a_request_keeps_the_phrases_from_one_on() -> None:

@@ -1,4 +1,4 @@
-"""Lessons unlike captions: names, requests and questions, dates and figures, emoji, sentences about nothing to be seen.
+"""Lessons unlike captions: names, possessives, questions, dates, emoji, sentences about nothing to be seen.
 
 Captions are all alike: someone does something somewhere. A finder that has read nothing else takes every capital for
 the beginning of a phrase and every noun for a thing. So some captions are changed, and their labels with them. The
@@ -54,9 +54,9 @@ _SENTENCES = _list("""
     NOUN needs NOUN .|NOUN is not NOUN .|The ADJECTIVE NOUN changed the NOUN .
     The NOUN of the NOUN was ADJECTIVE .|That is the NOUN .|It is a NOUN of NOUN .
     They decided to postpone the NOUN until next week .|The NOUN rose by HOUR % in YEAR , while NOUN fell .
-    There is no NOUN without NOUN .|Our NOUN depends on the ADJECTIVE NOUN .|In YEAR the NOUN was ADJECTIVE .
+    There is no NOUN without NOUN .|In YEAR the NOUN was ADJECTIVE .
     I do n't know why .|Nobody knew the NOUN .|It was raining , so we stayed home .|What is the NOUN ?
-    My NOUN is ADJECTIVE and so is yours .|According to the NOUN , NOUN is ADJECTIVE .|To be or not to be .
+    According to the NOUN , NOUN is ADJECTIVE .|To be or not to be .
     Thank you for your NOUN !|He never spoke of his NOUN .|ADJECTIVE NOUN and ADJECTIVE NOUN
     The results of the NOUN are ADJECTIVE .|Please send us your NOUN by DAY .|It costs PRICE $ .
     NOUN : ADJECTIVE|See you on DAY !|We talked about NOUN , NOUN and NOUN .|She is HOUR years old .
@@ -85,6 +85,8 @@ _WORDS = {
     "YEAR": [str(number) for number in range(1890, 2035)],
     "PRICE": _list("5|10|12.50|20|49.99|99|100|1,000|3.5"),
 }
+_ARTICLES = ("a", "an", "the")
+_OWNERS = _list("my|my|our|our|your|his|her|their|this|that|these")
 _ENDINGS = ("!", "!!", "!!!", "?", "???", "...", "…", ":)", ":(", ";", "-", "EMOJI", "EMOJI")
 _EMOJI = (*range(0x1F300, 0x1F320), *range(0x1F330, 0x1F394), *range(0x1F400, 0x1F4FE), *range(0x1F600, 0x1F650))
 
@@ -108,6 +110,16 @@ def named(lesson: Lesson, chance: np.random.Generator) -> Lesson:
     return Lesson(
         (*lesson.tokens[:first], *name, *lesson.tokens[end:]), (*lesson.labels[:first], *labels, *lesson.labels[end:])
     )
+
+
+def owned(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+    """Its things are someone's, or pointed at, as people write of their own photos."""
+    tokens = list(lesson.tokens)
+    for first, _, name in phrases_of(lesson.labels):
+        if name != NOT_VISUAL and tokens[first].lower() in _ARTICLES and chance.random() < 0.7:
+            owner = _pick(_OWNERS, chance)
+            tokens[first] = owner.capitalize() if tokens[first][0].isupper() else owner
+    return Lesson(tuple(tokens), lesson.labels)
 
 
 def requested(lesson: Lesson, chance: np.random.Generator) -> Lesson:
@@ -150,11 +162,12 @@ def beside_other_text(lesson: Lesson, chance: np.random.Generator) -> Lesson:
 
 #: Ways of being unlike a caption, and how often each is taken.
 WAYS: dict[str, tuple[float, Callable[[Lesson, np.random.Generator], Lesson]]] = {
-    "named": (0.25, named),
+    "named": (0.20, named),
+    "owned": (0.15, owned),
     "requested": (0.25, requested),
-    "aside": (0.15, with_aside),
-    "signs": (0.15, with_signs),
-    "beside other text": (0.20, beside_other_text),
+    "aside": (0.12, with_aside),
+    "signs": (0.13, with_signs),
+    "beside other text": (0.15, beside_other_text),
 }
 _UP_TO = np.cumsum([share for share, _ in WAYS.values()])[:-1]
 
