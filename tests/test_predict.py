@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -59,6 +61,19 @@ def assert_same(found: PhotoGrounding, wanted: PhotoGrounding, within: float = 1
 def test_the_package_exports_it() -> None:
     assert phrasechain.Grounder is Grounder
     assert "Grounder" in dir(phrasechain)
+
+
+def test_the_compiler_is_not_loaded(grounder: Grounder, photo: Path, tmp_path: Path) -> None:
+    """It would double the time from the start of a process to its first answer."""
+    grounder.save_pretrained(tmp_path / "model")
+    code = f"""if True:
+        import sys
+        from phrasechain import Grounder
+        Grounder.from_pretrained({str(tmp_path / "model")!r}).ground({str(photo)!r}, {CAPTION!r})
+        heavy = {{"torch._dynamo", "sympy", "matplotlib", "huggingface_hub", "accelerate", "typer"}}
+        assert not heavy & set(sys.modules), heavy & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("decode", DECODERS)

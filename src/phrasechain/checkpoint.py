@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from phrasechain import __version__
 from phrasechain.config import Model, model_from_dict
@@ -115,9 +116,10 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     card, text = read_card(folder), _read_json(folder / TEXT)
     try:
         tensors = read_tensors(folder / WEIGHTS, FORMAT)
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutDraws():
             _require_fit(_build(card, text, folder), tensors, folder / WEIGHTS)  # before memory is taken for it
-        model = _build(card, text, folder)
+        with _WithoutDraws():
+            model = _build(card, text, folder)
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise DataError(f"{folder / WEIGHTS}: does not fit its {CARD}: {one_line(error)}") from None
@@ -236,6 +238,15 @@ def read_tensors(path: Path, format: str | None = None) -> dict[str, Tensor]:
 def _encoder_name(encoder: TextEncoder) -> str:
     kind = type(encoder.encoder) if isinstance(encoder, CachedEncoder) else type(encoder)
     return next(name for name, known in ENCODERS.items() if known is kind)
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves out the drawing of first weights, which will be replaced: on ``meta`` it would load torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        values = kwargs or {}
+        is_draw = getattr(func, "__module__", "") == "torch.nn.init" or func in (Tensor.normal_, Tensor.uniform_)
+        return (args[0] if args else values["tensor"]) if is_draw else func(*args, **values)
 
 
 def _build(card: Card, text: Mapping[str, Any], folder: Path) -> GroundingModel:

@@ -62,9 +62,12 @@ def uses_kernel(emissions: Tensor) -> bool:
     return emissions.device.type == "cpu" and emissions.dtype == torch.float32 and _kernel_is_here()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _kernel_is_here() -> bool:  # a constant of a graph, and so one of the things that it is kept under
     return kernel.load() is not None
+
+
+# What torch.compiler.assume_constant_result does; that would load all of the compiler, half of the time to import us.
+_kernel_is_here._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _forward(
