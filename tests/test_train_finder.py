@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 from official_layout import write_image
+from phrasechain import cli
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.markup import parse_caption
 from phrasechain.errors import DataError
@@ -134,6 +135,31 @@ def test_what_cannot_be_trained_is_refused(sentences: Path, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
+def test_the_command_trains_as_the_function_does(
+    sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("man 1 0 0\nzebra 0 1 0\n")
+    out, options = tmp_path / "run", {"--epochs": "1", "--seed": "3", "--limit": "24", "--vectors": str(vectors)}
+    arguments = [word for option in options.items() for word in option]
+    monkeypatch.setattr(
+        sys, "argv", ["phrasechain", "train-finder", "--sentences", str(sentences), "--out", str(out), *arguments]
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert capsys.readouterr().out == f"{out / 'finder.safetensors'}\n"
+    config = json.loads((out / "config.json").read_text())
+    expected = asdict(replace(Recipe(), epochs=1, seed=3))
+    assert {name: config[name] for name in expected} == expected
+    assert config["limit"] == 24
+    assert "zebra" in PhraseFinder.load(out / "finder.safetensors").words
+
+
+def test_the_command_has_the_epochs_of_the_recipe() -> None:
+    assert signature(cli.train_finder).parameters["epochs"].default == Recipe().epochs
+
+
 def test_given_vectors_join_the_vocabulary(sentences: Path, tmp_path: Path) -> None:
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("man 1 0 0\nzebra 0 1 0\nball 0 0 1\n")
@@ -227,54 +253,3 @@ def test_scores_by_hand() -> None:
     found = score(Fixed(("a",), word_dimension=1, buckets=1, ngram_dimension=1, hidden=1), captions)
     assert found["stored F1"] == found["written F1"] == pytest.approx(100 * 3 / 4)
     assert found["stored category"] == found["written category"] == pytest.approx(100 * 2 / 3)
-
-
-# ---- the embedded weights ----
-
-
-@pytest.fixture(scope="module")
-def embedded() -> PhraseFinder:
-    try:
-        return PhraseFinder.from_pretrained()
-    except DataError:
-        pytest.skip("the weights of the phrase finder are not in this tree")
-
-
-def test_the_embedded_finder_is_as_good_as_it_should_be(embedded: PhraseFinder, shared_folder: Path) -> None:
-    folder = shared_folder / "flickr8k-entities"
-    images = (folder / "val.txt").read_text().split()[:200]
-    captions = [
-        parse_caption(line)
-        for image in images
-        for line in (folder / "Sentences" / f"{image}.txt").read_text(encoding="utf-8").splitlines()
-    ]
-    found = score(embedded, captions)
-    assert found["stored F1"] > 95
-    assert found["written F1"] > 95
-    assert found["stored category"] > 92
-    assert found["written category"] > 92
-
-
-@pytest.mark.parametrize(
-    ("text", "phrases"),
-    [
-        ("A man in a red shirt throws a frisbee to a dog", "A man|a red shirt|a frisbee|a dog"),
-        ("A MAN IN A RED SHIRT THROWS A FRISBEE TO A DOG", "A MAN|A RED SHIRT|A FRISBEE|A DOG"),
-        ("a woman rides a horse. two kids watch her 🐎!", "a woman|a horse|two kids"),
-        ("Is the dog on the couch?", "the dog|the couch"),
-        ("2 dogs run in the snow", "2 dogs|the snow"),
-    ],
-)
-def test_the_embedded_finder_is_sensible(embedded: PhraseFinder, text: str, phrases: str) -> None:
-    found = [phrase.text for phrase in embedded.find(text)]
-    assert [phrase for phrase in phrases.split("|") if phrase not in found] == []
-
-
-def test_the_embedded_file_is_small() -> None:
-    import phrasechain.text
-
-    path = Path(phrasechain.text.__file__).with_name("finder.safetensors")
-    if not path.exists():
-        pytest.skip("the weights of the phrase finder are not in this tree")
-    assert path.stat().st_size <= 4_000_000
-    assert all(tensor.dtype == torch.float16 for tensor in load_file(path).values())
