@@ -28,7 +28,7 @@ from phrasechain.errors import DataError
 from phrasechain.memory import keep_freed_memory
 from phrasechain.photo_cache import PHOTOS
 from phrasechain.predict import Grounder
-from phrasechain.pretrained import load_pretrained
+from phrasechain.pretrained import find_folder, load_pretrained
 from phrasechain.progress import track
 from phrasechain.terminal import print_table
 from phrasechain.vision.extractor import as_input
@@ -43,6 +43,7 @@ GOALS = {
     "peak memory, MB": 900.0,
 }
 _PHOTOS = 16
+_STARTS = 3  # of a process; the first may find the disk's cache empty, and the quickest counts
 _FIRST_ANSWER = """
 import json, sys, time
 from phrasechain import Grounder
@@ -60,6 +61,7 @@ print(json.dumps([answered, peak_bytes() / 1e6]))
 
 def bench_ground(model: str | None = None, threads: int = 2, seconds: float = 4.0) -> dict[str, Any]:
     """Everything that ``phrasechain bench ground`` prints, as plain data."""
+    find_folder(model)  # say so at once where there is none
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -119,17 +121,18 @@ def _medians(turns: dict[str, Callable[[Path], object]], photos: list[Path], sec
 
 def _first_answer(model: str | None, photo: Path, threads: int) -> dict[str, float]:
     """Seconds from the start of a process to its first answer, and its peak memory after sixteen more, in MB."""
-    found: dict[str, float] = {}
-    for number in track(range(3), 3, "starting"):  # the first may find the disk's cache empty
-        asked = json.dumps([model, str(photo), CAPTION, threads])
-        start = time.time()
-        done = subprocess.run([sys.executable, "-c", _FIRST_ANSWER, asked], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise DataError(f"no answer from a new process: {(done.stderr.splitlines() or ['nothing'])[-1]}")
-        answered, peak = json.loads(done.stdout)
-        seconds = answered - start if not number else min(answered - start, found["start to first answer, s"])
-        found = {"start to first answer, s": seconds, "peak memory, MB": peak}
-    return found
+    asked = json.dumps([model, str(photo), CAPTION, threads])
+    found = [_start_and_ask(asked) for _ in track(range(_STARTS), _STARTS, "starting")]
+    return {"start to first answer, s": min(seconds for seconds, _ in found), "peak memory, MB": found[-1][1]}
+
+
+def _start_and_ask(asked: str) -> tuple[float, float]:
+    start = time.time()
+    done = subprocess.run([sys.executable, "-c", _FIRST_ANSWER, asked], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DataError(f"no answer from a new process: {(done.stderr.splitlines() or ['nothing'])[-1]}")
+    answered, peak = json.loads(done.stdout)
+    return answered - start, peak
 
 
 def print_ground(found: dict[str, Any], console: Console) -> None:
