@@ -143,6 +143,9 @@ def test_what_a_grounding_says(grounder: Grounder, photo: Path) -> None:
         assert (boxes >= 0).all()
         assert (boxes <= torch.tensor([90.0, 60, 90, 60])).all()
     assert [len(phrase.alternatives) for phrase in grounder.ground(photo, CAPTION, PHRASES, top_k=0).phrases] == [0] * 3
+    written = found.to_dict()["phrases"][0]
+    np.testing.assert_allclose(written["box"], found.phrases[0].box, atol=5e-4)
+    assert all(len(str(end).partition(".")[2]) <= 3 for end in written["box"])
     picture = found.draw(probabilities=True, alternatives=2)
     assert picture.width >= 90
     assert picture.height > 60

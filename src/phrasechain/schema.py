@@ -91,6 +91,11 @@ class Regions:
     names: tuple[str, ...] | None = None  # the detector's class of each region
 
 
+def _rounded(box: Box) -> list[float]:
+    """To a thousandth of a pixel: what is behind that is noise of float32."""
+    return [round(end, 3) for end in box]
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """Another box for a phrase, and how probable it is that the phrase names it."""
@@ -99,7 +104,7 @@ class Alternative:
     probability: float
 
     def to_dict(self) -> dict[str, Any]:
-        return {"box": list(self.box), "probability": self.probability}
+        return {"box": _rounded(self.box), "probability": round(self.probability, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,8 @@ class GroundedPhrase:
             "start": self.start,
             "end": self.end,
             "category": self.category,
-            "box": list(self.box),
-            "probability": self.probability,
+            "box": _rounded(self.box),
+            "probability": round(self.probability, 6),
             "alternatives": [alternative.to_dict() for alternative in self.alternatives],
         }
 
