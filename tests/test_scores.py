@@ -56,6 +56,15 @@ def test_standardised_features_have_mean_0_and_deviation_1_over_what_was_fitted(
     assert torch.equal(again(batch), regions(batch))
 
 
+def test_how_sure_the_detector_is_comes_before_the_place(batch: Batch) -> None:
+    batch = replace(batch, objectness=torch.rand(batch.region_mask.shape).round(decimals=1))  # 0 and 1 among them
+    plain, rows = RegionInput(4, "l2")(batch), RegionInput(4, "l2", objectness=True)(batch)
+    sure = real_rows(batch, batch.objectness[..., None]).double().clamp(1e-4, 1 - 1e-4)
+    torch.testing.assert_close(rows[:, 4:5].double(), (sure / (1 - sure)).log() / 2, rtol=0, atol=1e-3)
+    assert torch.equal(torch.cat((rows[:, :4], rows[:, 5:]), 1), plain)
+    assert RegionInput(4, objectness=True).dimension == 10
+
+
 def test_a_feature_that_never_changes_stays_finite() -> None:
     regions = RegionInput(2, "standardise")
     regions.fit([torch.tensor([[1.0, 5.0], [3.0, 5.0]])])

@@ -46,7 +46,7 @@ def import_authors(
     """Write a released checkpoint as one of ours, for the region features of a store: ``evaluate`` takes the folder."""
     model, values = _load(Path(path), options)
     source = Source.of(FeatureStore.open(Path(features)))
-    needed = model.region_input.dimension - SPATIAL
+    needed = model.region_input.features
     if source.dimension != needed:
         raise DataError(f"{features}: has {source.dimension} features a region, {path} was trained with {needed}")
     if Path(folder).exists():

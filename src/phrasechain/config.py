@@ -74,6 +74,7 @@ class Model:
     packed: bool = True  # False: the LSTM runs over padding
     init: str = "xavier"  # or default, that of PyTorch
     normalise: str = "none"  # of region features: none, l2 or standardise
+    objectness: bool = False  # whether how sure the detector is of a region is one of its features
 
 
 @dataclass(frozen=True, slots=True)

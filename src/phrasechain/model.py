@@ -32,6 +32,7 @@ class GroundingModel(nn.Module):
         packed: whether the LSTM stops at each caption's end, or runs over the padding as the authors' code does.
         init: ``xavier`` or torch's ``default``; the text encoder keeps its own.
         normalise: of the region features, see ``RegionInput``.
+        objectness: whether a region's vector tells how sure its detector is.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class GroundingModel(nn.Module):
         packed: bool = True,
         init: str = "xavier",
         normalise: str = "none",
+        objectness: bool = False,
     ) -> None:
         super().__init__()
         if transition not in TRANSITIONS:
             raise DataError(unknown_name("transition", transition, TRANSITIONS))
         if init not in INITS:
             raise DataError(unknown_name("initialisation", init, INITS))
-        self.region_input = RegionInput(region_dimension, normalise)
+        self.region_input = RegionInput(region_dimension, normalise, objectness)
         self.text = PhraseEncoder(encoder, lstm, context=context if chain else "none", dropout=dropout, packed=packed)
         d, regions = self.text.dimension, self.region_input.dimension
         self.pairs = PairScores(
@@ -72,7 +74,7 @@ class GroundingModel(nn.Module):
 
     def forward(self, batch: Batch) -> Scores:
         """The scores of a batch."""
-        regions = self.region_input(batch)  # (N, D + 5)
+        regions = self.region_input(batch)  # (N, D + 5), or 6 with objectness
         phrases, context = self.text(batch)  # (P, d), (B, T-1, c)
         emissions, offsets = self.pairs(phrases, regions, batch)
         return Scores(emissions, offsets, self._transitions(regions, phrases, context, batch))

@@ -4,8 +4,8 @@ Low-rank bilinear pooling fuses a phrase vector p with a region vector r,
 
     f = act(Pᵀ(Uᵀp ∘ Vᵀr) + b),        emission = w·f + w₀,        offsets = W f + b',
 
-where r is the region's stored features with five numbers of its place in the image. Vᵀr is computed once per image, and
-nothing is computed for the padding of images with fewer regions.
+where r is the region's stored features with five numbers of its place in the image and, if so wanted, one of how sure
+its detector is. Vᵀr is computed once per image, and nothing is computed for the padding of images with fewer regions.
 
 Axes: I images, K regions, D features, P phrases, N regions of all images, M pairs of all phrases, R rank, J joint.
 """
@@ -24,6 +24,7 @@ from phrasechain.data.batch import Batch
 from phrasechain.errors import DataError, unknown_name
 
 SPATIAL = 5  # numbers of a region's place
+_SURE = 1e-4  # a detector is never surer than by this
 NORMALISATIONS = ("none", "l2", "standardise")
 
 
@@ -39,6 +40,8 @@ class Scores:
 class RegionInput(nn.Module):
     """The vector of a region: its stored features, scaled as ``normalise`` says, and its place in the image.
 
+    With ``objectness`` half the logit of the detector's score comes between the two.
+
     - ``none``: as stored.
     - ``l2``: divided by their Euclidean norm.
     - ``standardise``: each feature less its mean over its standard deviation, which :meth:`fit` finds; they are buffers
@@ -48,12 +51,13 @@ class RegionInput(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, features: int, normalise: str = "none") -> None:
+    def __init__(self, features: int, normalise: str = "none", objectness: bool = False) -> None:
         super().__init__()
         if normalise not in NORMALISATIONS:
             raise DataError(unknown_name("normalisation of region features", normalise, NORMALISATIONS))
         self.normalise = normalise
-        self.dimension = features + SPATIAL
+        self.features, self.objectness = features, objectness
+        self.dimension = features + objectness + SPATIAL
         if normalise == "standardise":
             self.register_buffer("mean", torch.zeros(features))
             self.register_buffer("deviation", torch.ones(features))
@@ -74,9 +78,11 @@ class RegionInput(nn.Module):
         self.deviation.copy_((squares / count - mean.square()).clamp(min=1e-12).sqrt())
 
     def forward(self, batch: Batch) -> Tensor:
-        """The rows of all regions that there are, image by image: (N, D + 5) float32."""
+        """The rows of all regions that there are, image by image: (N, D + 5) float32, or (N, D + 6)."""
         rows = batch.spatial.new_empty(*batch.region_mask.shape, self.dimension)  # (I, K, D + 5)
-        rows[..., :-SPATIAL] = self.scale(batch.features)
+        rows[..., : self.features] = self.scale(batch.features)
+        if self.objectness:
+            rows[..., self.features] = batch.objectness.logit(_SURE) / 2
         rows[..., -SPATIAL:] = batch.spatial
         return rows.flatten(0, 1) if bool(batch.region_mask.all()) else rows[batch.region_mask]
 

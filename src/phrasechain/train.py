@@ -70,6 +70,8 @@ def train(
     _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
+    if config.model.objectness and not store.info.has_objectness:
+        raise DataError(f"{features}: without a detector's score; train with --set model.objectness=false")
     fit, dev = read_splits(data, config.data)
     identity = {
         FORMAT: RUN_FORMAT,

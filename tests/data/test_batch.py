@@ -85,6 +85,14 @@ def test_regions_are_stored_once_per_image_and_padded_to_the_batch(batch: Batch)
     torch.testing.assert_close(batch.spatial[1], expected)
 
 
+def test_what_the_detector_thinks_comes_along_and_is_one_half_where_it_said_nothing() -> None:
+    scored = replace(STORE["x"], objectness=np.array([0.75, 0.5, 0.25], np.float32))
+    items = [(FIRST, FIRST.captions[0]), (SECOND, SECOND.captions[1])]
+    batch = collate(items, STORE | {"x": scored})
+    assert batch.objectness.tolist() == [[0.75, 0.5, 0.25], [0.5, 0.5, 0.0]]
+    assert batch.objectness.dtype == torch.float32
+
+
 def test_overlaps_are_with_the_merged_box_and_with_the_best_single_box(batch: Batch) -> None:
     dog, sky, dogs, speck, floor, small_dog = batch.iou.tolist()
     assert dog == pytest.approx([0.75, 0.4, 0.0])  # 40×30 of 40×40, 1600 of 4000
