@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -82,9 +81,6 @@ def test_the_example_script_shows_a_gain() -> None:
     assert surprise["soft"] < min(surprise["one"], surprise["majority"])
 
 
-@pytest.mark.skipif(
-    not (files("phrasechain") / "pretrained" / "model.safetensors").is_file(), reason="the embedded model is not here"
-)
 def test_the_first_command_finds_the_man(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
