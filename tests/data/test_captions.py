@@ -66,6 +66,19 @@ def test_photos_and_folders_together(tmp_path: Path) -> None:
     assert read_captions(file, places[1:])[1] == []
 
 
+@pytest.mark.parametrize("phrase", ["[[0], 5]", '{"a": 1}', "[0]", "[0, 1, 2]", "[0, 1.5]", "[true, 5]", "null", "3"])
+def test_what_is_no_phrase_is_told_with_its_line(tmp_path: Path, phrase: str) -> None:
+    lay(tmp_path, "a.jpg")
+    file = tmp_path / "captions.jsonl"
+    good = '{"image": "a.jpg", "caption": "a dog", "phrases": ["dog", [0, 5]]}'
+    file.write_text(f"{good}\n{good.replace('[0, 5]', phrase)}\n")
+    pairs, problems = read_captions(file)
+    assert [pair.phrases for pair in pairs] == [("dog", (0, 5))]
+    assert len(problems) == 1
+    assert f"{file}:2: " in problems[0]
+    assert "is no phrase; give a text, or [start, end]" in problems[0]
+
+
 def test_folders_of_photos(tmp_path: Path) -> None:
     lay(tmp_path, "b.jpg", "a.png", "note.txt", "below/c.webp", "out/a.1234.png", ".hidden.jpg")
     found = pairs_of_photos([str(tmp_path)], "a dog", ["dog"], tmp_path / "out")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from phrasechain.data.lines import parse_json, read_lines
@@ -159,7 +160,15 @@ def _phrases(value: Any) -> tuple[Given, ...] | None:
         return None
     if not isinstance(value, list) or not value:
         raise DataError('"phrases" must be a list of texts or of [start, end]; leave it out to have them found')
-    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    return tuple(_phrase(item) for item in value)
+
+
+def _phrase(item: Any) -> Given:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, list) or len(item) != 2 or any(type(place) is not int for place in item):
+        raise DataError(f"{short(item)} is no phrase; give a text, or [start, end] in characters of the caption")
+    return item[0], item[1]
 
 
 def exists(path: Path) -> bool:
