@@ -94,6 +94,9 @@ def test_what_is_refused(phrases: list[Given], message: str) -> None:
 def test_one_text_is_no_list() -> None:
     with pytest.raises(DataError, match="put it into a list"):
         locate_phrases(TEXT, "man")
+    for other in (5, iter(["man"])):
+        with pytest.raises(DataError, match="not of the type"):
+            locate_phrases(TEXT, other)  # type: ignore[arg-type]
 
 
 def test_a_long_text_is_shown_in_part() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from textwrap import shorten
@@ -31,6 +31,8 @@ def locate_phrases(text: str, phrases: Sequence[Given]) -> list[Span]:
     """
     if isinstance(phrases, str):
         raise DataError("phrases are a list of texts or of (start, end), not one text; put it into a list")
+    if not isinstance(phrases, Collection):
+        raise DataError(f"phrases are a list of texts or of (start, end), not of the type {type(phrases).__name__}")
     if len(phrases) > PHRASE_LIMIT:
         raise DataError(f"{len(phrases):,} phrases; {PHRASE_LIMIT:,} are the most")
     tokens = tokenise(text)
