@@ -117,6 +117,10 @@ def test_a_run_and_its_checkpoint_will_do(written: Path, tmp_path: Path) -> None
 def test_other_regions_are_refused(folder: Path, tmp_path: Path) -> None:
     other = write_weights(tmp_path / "other.safetensors", seed=5)
     refused(r"trained on the regions of another network \(\w{12}…, not \w{12}…\)", folder, regions=other)
+    card = json.loads((folder / "config.json").read_text())
+    card["regions"]["weights_sha256"] = 5
+    (folder / "config.json").write_text(json.dumps(card))
+    refused("another network", folder)
     (folder / "regions.safetensors").unlink()
     refused("put the file of that one beside it as regions.safetensors", folder)  # the embedded one is another
     card = json.loads((folder / "config.json").read_text())
@@ -162,9 +166,10 @@ def test_calibrations_that_are_no_numbers(written: Path, tmp_path: Path) -> None
         file.write_text(json.dumps(whole | {"decoders": {"viterbi": values}}))
         with pytest.raises(DataError, match=r"calibration\.json: broken"):
             read_calibrations(file)
-    file.write_text(json.dumps(whole | {"decoders": {"viterbi": {"weights": [1, 2, float("nan")], "constant": 0}}}))
-    with pytest.raises(DataError, match="finite weights"):
-        read_calibrations(file)
+    for weight in (float("nan"), float("inf"), -1e300):
+        file.write_text(json.dumps(whole | {"decoders": {"viterbi": {"weights": [1, 2, weight], "constant": 0}}}))
+        with pytest.raises(DataError, match="3 weights and a constant, within ±1,000,000"):
+            read_calibrations(file)
 
 
 def test_names_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

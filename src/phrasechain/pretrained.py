@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import secrets
 import shutil
@@ -44,6 +43,7 @@ CALIBRATION, REGIONS, FINDER, MODEL_CARD = (
 )
 FILES = (WEIGHTS, CARD, TEXT, CALIBRATION, REGIONS, FINDER, MODEL_CARD)
 _TEXT_LIMIT = 1 << 20  # bytes of a calibration, and of a model card
+_WEIGHT_LIMIT = 1_000_000  # of a calibration: the sum of larger ones may be no number
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -140,7 +140,7 @@ def require_these_regions(card: Card, extractor: RegionExtractor, folder: Path) 
             f"{folder}: trained on the regions of {card.regions.extractor!r}, which cannot be found in a new photo; "
             "train on a store that phrasechain extract made"
         )
-    wanted, found = ((digest or "unknown")[:12] for digest in (card.regions.weights_sha256, info.weights_sha256))
+    wanted, found = (str(digest or "unknown")[:12] for digest in (card.regions.weights_sha256, info.weights_sha256))
     raise DataError(
         f"{folder}: trained on the regions of another network ({wanted}…, not {found}…); put the file of that one "
         f"beside it as {REGIONS}, or train on a store of this one"
@@ -154,8 +154,9 @@ def read_calibrations(file: Path) -> dict[str, Calibration]:
     """How each way of decoding is calibrated; nothing where there is no file."""
     if not file.exists():
         return {}
+    data = read_bounded(file, _TEXT_LIMIT)
     try:
-        found = json.loads(read_bounded(file, _TEXT_LIMIT))
+        found = json.loads(data)
         if found["format"] != FORMAT or tuple(found["evidence"]) != EVIDENCE:
             raise DataError(f"not of this version ({str(found['format'])[:60]!r}, not {FORMAT!r})")
         return {decode: _calibration(values) for decode, values in found["decoders"].items() if decode in DECODERS}
@@ -165,8 +166,8 @@ def read_calibrations(file: Path) -> dict[str, Calibration]:
 
 def _calibration(values: Any) -> Calibration:
     weights, constant = tuple(map(float, values["weights"])), float(values["constant"])
-    if len(weights) != len(EVIDENCE) or not all(map(math.isfinite, (*weights, constant))):
-        raise DataError(f"a calibration has {len(EVIDENCE)} finite weights and a constant")
+    if len(weights) != len(EVIDENCE) or not all(abs(value) <= _WEIGHT_LIMIT for value in (*weights, constant)):
+        raise DataError(f"a calibration has {len(EVIDENCE)} weights and a constant, within ±{_WEIGHT_LIMIT:,}")
     return Calibration(weights, constant)
 
 
