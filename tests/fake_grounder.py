@@ -17,7 +17,8 @@ Pair = tuple[Path, str, Sequence[str | tuple[int, int]] | None]
 class FakeGrounder:
     """Decides by ``independent`` on other boxes than by anything else."""
 
-    model: str = "fake"
+    name: str = "fake"
+    decode: str = "consensus"
     asked: list[tuple[str, str]] = field(default_factory=list)  # the photos and captions that it was asked about
     stop_after: int | None = None  # questions, and then the user interrupts
 
@@ -42,7 +43,7 @@ class FakeGrounder:
             _phrase(caption[span.start : span.end], span.start, place, alone, (width, height))
             for place, span in enumerate(spans)
         )
-        return Grounding(str(image), width, height, caption, self.model, decode or "consensus", grounded)
+        return Grounding(str(image), width, height, caption, self.name, decode or self.decode, grounded)
 
     def ground_many(
         self, pairs: Iterable[Pair], batch_size: int = 16, decode: str | None = None
@@ -51,7 +52,7 @@ class FakeGrounder:
             try:
                 yield self.ground(image, caption, phrases, decode)
             except DataError as error:
-                yield Grounding(str(image), 0, 0, caption, self.model, decode or "consensus", error=str(error))
+                yield Grounding(str(image), 0, 0, caption, self.name, decode or self.decode, error=str(error))
 
 
 def _phrase(text: str, start: int, place: int, alone: bool, size: tuple[int, int]) -> GroundedPhrase:

@@ -225,7 +225,9 @@ def test_pictures_of_all_sizes(run: Run, width: int, height: int) -> None:
         ([".", CAPTION, "--out", "."], "the photos are there; choose another folder"),
         (["--captions", "absent.tsv", "--json"], "absent.tsv: cannot be read: No such file"),
         (["--captions", "empty.jpg", "--phrase", "a dog", "--json"], "--phrase and --captions do not go together"),
-        (["photo.jpg", "other.png", CAPTION, "--out", "text.jpg"], "text.jpg: cannot be written: File exists"),
+        (["photo.jpg", "other.png", CAPTION, "--out", "text.jpg"], "text.jpg: cannot be written: it is no folder"),
+        (["--captions", "empty.jpg", "--json"], "empty.jpg: no caption there\n"),
+        (["photo.jpg", "--captions", "empty.jpg", "--json"], "empty.jpg: no caption there of these photos\n"),
     ],
 )
 def test_what_is_wrong_is_one_line(run: Run, arguments: list[str], message: str) -> None:
@@ -370,6 +372,18 @@ def test_a_folder_is_of_one_model_and_decoding(run: Run, grounder: FakeGrounder)
     assert "out holds groundings of fake by consensus, not of fake by viterbi; choose another folder" in err
     assert Path("out/groundings.jsonl").read_bytes() == before
     assert len(list(Path("out").glob("*.png"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "other"), [(["--decode", "viterbi"], "viterbi"), (["--compare"], "consensus beside independent")]
+)
+def test_another_way_is_refused_even_if_all_is_there(run: Run, options: list[str], other: str) -> None:
+    assert run("photo.jpg", "other.png", CAPTION, "--out", "out")[0] == 0
+    status, _, err = run("photo.jpg", "other.png", CAPTION, "--out", "out", *options)
+    assert status == 2
+    assert f"out holds groundings of fake by consensus, not of fake by {other};" in err
+    assert run("photo.jpg", "other.png", CAPTION, "--out", "out2", *options)[0] == 0
+    assert run("photo.jpg", "other.png", CAPTION, "--out", "out2", *options)[0] == 0
 
 
 @pytest.mark.parametrize("line", ["[1]", "{}", '{"image": 1}', "nonsense"])

@@ -343,8 +343,9 @@ def test_options_that_cannot_be_used(grounder: Grounder, photo: Path) -> None:
         assert found.error == "a pair is (image, caption), or (image, caption, phrases)"
     with pytest.raises(DataError, match="torch finds no GPU"):
         Grounder(grounder.parts, "cuda")
-    with pytest.raises(DataError, match="no device named 'gpu'"):
-        Grounder(grounder.parts, "gpu")
+    for device in ("gpu", "meta", "vulkan"):
+        with pytest.raises(DataError, match=f"no device named '{device}'"):
+            Grounder(grounder.parts, device)
     with pytest.raises(DataError, match="0 or more, not -1"):
         Grounder(grounder.parts, "cpu", photos=-1)
 

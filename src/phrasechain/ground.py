@@ -22,7 +22,7 @@ from phrasechain.draw import draw_comparison, draw_grounding
 from phrasechain.draw.comparison import differing
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.files import require_writable
-from phrasechain.ground_folder import GroundingFolder
+from phrasechain.ground_folder import GroundingFolder, origin
 from phrasechain.progress import track
 from phrasechain.schema import Box, Grounding
 from phrasechain.terminal import print_table, printable
@@ -80,6 +80,8 @@ def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[st
         if phrases:
             raise DataError('--phrase and --captions do not go together; a .jsonl file has "phrases" of its own')
         pairs, problems = read_captions(captions, arguments)
+        if not pairs and not problems:
+            raise DataError(f"{captions}: no caption there" + " of these photos" * bool(arguments))
         return Wanted(pairs, problems=problems)
     if len(arguments) < 2:
         raise DataError('give a photo and a caption, such as photo.jpg "a dog chases a ball"; --help says more')
@@ -187,6 +189,8 @@ def ground_many(
     loses nothing that was done.
     """
     with nullcontext() if out is None else GroundingFolder(out) as folder:
+        if folder is not None:
+            folder.require_origin(origin(grounder.name, manner.decode or grounder.decode, manner.compare))
         missing = [pair for pair in dict.fromkeys(pairs) if folder is None or pair not in folder]
         report.already_there = len(pairs) - len(missing)
         for pair, found in track(

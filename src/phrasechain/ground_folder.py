@@ -27,14 +27,14 @@ _LOCK = ".lock"
 class GroundingFolder:
     """Goes on with the folder at ``path``, or makes it. One process at a time, as a ``with`` block.
 
-    All groundings of a folder are of one model and one way of decoding.
+    All groundings of a folder are of one model and one way of decoding, and all or none are compared.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = _locked(path)
         try:
-            self._made_by: tuple[object, object] | None = None
+            self._made_by: str | None = None
             self._done = {_key_of(record) for record in self._records()}
             self._file = (path / LINES).open("ab", buffering=0)
         except OSError as error:
@@ -49,7 +49,7 @@ class GroundingFolder:
 
     def add(self, pair: Pair, record: dict[str, Any], png: bytes | None) -> dict[str, Any]:
         """Keep the grounding of a pair, as JSON has it, and its picture if there is one; what its line says."""
-        self._check_origin(record)
+        self.require_origin(_origin_of(record))
         if pair.phrases is not None:
             record = record | {"given": pair.phrases}
         with _disk(self.path):
@@ -80,18 +80,31 @@ class GroundingFolder:
             try:
                 record = parse_json(line)
                 _key_of(record)
-                self._check_origin(record)
+                self.require_origin(_origin_of(record))
             except (KeyError, TypeError, DataError) as error:
                 why = error if isinstance(error, DataError) else "no grounding"
                 raise DataError(f"{lines}:{number}: {why}; choose another folder") from None
             yield record
 
-    def _check_origin(self, record: dict[str, Any]) -> None:
-        made_by = record["model"], record["decode"]
+    def require_origin(self, made_by: str) -> None:
+        """Refuse groundings that are made in another way than those that are there."""
         if self._made_by not in (None, made_by):
-            old, new = (" by ".join(map(str, origin)) for origin in (self._made_by, made_by) if origin)
-            raise PhrasechainError(f"{self.path} holds groundings of {old}, not of {new}; choose another folder")
+            raise PhrasechainError(
+                f"{self.path} holds groundings of {self._made_by}, not of {made_by}; choose another folder"
+            )
         self._made_by = made_by
+
+
+def origin(model: object, decode: object, is_compared: bool = False) -> str:
+    """
+    >>> origin("phrasechain 0.1.0", "consensus", is_compared=True)
+    'phrasechain 0.1.0 by consensus beside independent'
+    """
+    return f"{model} by {decode}" + " beside independent" * is_compared
+
+
+def _origin_of(record: dict[str, Any]) -> str:
+    return origin(record["model"], record["decode"], "independent" in record)
 
 
 def _key(pair: Pair) -> str:
@@ -119,6 +132,8 @@ def _cut_half_line(path: Path) -> None:
 
 def _locked(path: Path) -> FileLock:
     """Hold the folder's lock. The system lets go of it when its process ends, however it ends."""
+    if path.exists() and not path.is_dir():
+        raise DataError(f"{path}: cannot be written: it is no folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / _LOCK)

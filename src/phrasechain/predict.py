@@ -123,6 +123,11 @@ class Grounder:
     def name(self) -> str:
         return self.parts.name
 
+    @property
+    def decode(self) -> str:
+        """The way of decoding where none is asked for."""
+        return self.parts.card.decode
+
     def ground(
         self,
         image: Source,
@@ -189,7 +194,7 @@ class Grounder:
                     yield next(answers) if isinstance(each, Question) else each
 
     def _checked(self, decode: str | None, top_k: int) -> str:
-        how = decode or self.parts.card.decode
+        how = decode or self.decode
         if how not in DECODERS:
             raise DataError(unknown_name("decoder", how, DECODERS))
         if top_k < 0:
@@ -252,9 +257,10 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise DataError(f"device {name}: torch finds no GPU here; install a CUDA build of torch, or use cpu")
     try:
-        return torch.device(name)
-    except RuntimeError:
-        raise DataError(f"no device named {name!r}; there are: auto, cpu, cuda") from None
+        torch.ones(1, device=name).cpu()  # torch knows names of devices that are not there
+    except (RuntimeError, AssertionError):
+        raise DataError(f"no device named {name!r} here; there are: auto, cpu, cuda") from None
+    return torch.device(name)
 
 
 def _checked_pair(pair: Any) -> tuple[Source, str, Sequence[Given] | None]:
