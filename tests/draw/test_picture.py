@@ -99,6 +99,22 @@ def test_where_there_is_no_room_numbers_and_then_nothing_stand_for_labels() -> N
     assert all(colours(below)[colour] > 100 for colour in PALETTE)
 
 
+@pytest.mark.parametrize(("side", "texts"), [(800, 0), (260, 1), (200, 2)])
+def test_many_labels_say_less_so_that_the_photo_is_seen(side: int, texts: int) -> None:
+    image = photo(side, side)
+    names = [f"a long name of thing {number}" for number in range(16)]
+    boxes = [(x * side / 4, y * side / 4, (x + 1) * side / 4, (y + 1) * side / 4) for x in range(4) for y in range(4)]
+    made = grounding(image, " ".join(names), *zip(names, boxes, strict=True))
+    panel = Panel(image)
+    tags = picture.phrase_tags(panel, made.phrases)
+    sizes = [[chip_size(text, tag.letters) for text in tag.texts] for tag in tags]
+    assert picture._first_choices(sizes, image.size) == [texts] * 16
+    numbered = picture.draw_tags(panel, tags)
+    assert (len(numbered) == 16) == (texts == 2)
+    chips = sum(width * height for width, height in (choices[texts] for choices in sizes))
+    assert chips <= 0.4 * side * side
+
+
 def test_alternatives_are_thin_dashed_and_only_as_many_as_asked_for() -> None:
     image = photo()
     others = (Alternative((200, 100, 390, 290), 0.15), Alternative((20, 220, 190, 290), 0.05))

@@ -13,12 +13,13 @@ from phrasechain.draw.colours import WHITE, Style, style
 from phrasechain.draw.frames import chip_size, draw_chip, draw_frame, nested
 from phrasechain.draw.letters import ELLIPSIS, shortened, shown_line
 from phrasechain.draw.panel import Panel
-from phrasechain.draw.places import Rectangle, place_labels
+from phrasechain.draw.places import Rectangle, Size, place_labels
 from phrasechain.errors import DataError
 from phrasechain.schema import GroundedPhrase, Grounding
 
 MAX_LINES = 12  # of the caption
 LABEL_WIDTHS = (14, 6)  # in sizes of letters: how long a label may be, and how long where there is no room for that
+_HIDDEN = 0.4  # the share of a picture that labels may cover
 _THIN = (6, 5)  # dash and gap of alternatives
 
 
@@ -129,14 +130,28 @@ def draw_tags(panel: Panel, tags: Sequence[Tag]) -> set[int]:
     for tag in reversed(tags):
         draw_frame(draw, tag.box, tag.line, tag.style)
     sizes = [[chip_size(text, tag.letters) for text in tag.texts] for tag in tags]
-    labels = place_labels([tag.box for tag in tags], sizes, panel.picture.size)
+    firsts = _first_choices(sizes, panel.picture.size)
+    wanted = [choices[first:] for choices, first in zip(sizes, firsts, strict=True)]
+    labels = place_labels([tag.box for tag in tags], wanted, panel.picture.size)
     numbered = set()
-    for tag, label in zip(tags, labels, strict=True):
+    for tag, label, first in zip(tags, labels, firsts, strict=True):
         if label is not None:
-            draw_chip(draw, label.rectangle[:2], tag.texts[label.choice], tag.letters, style(tag.phrase))
-            if 0 < label.choice == len(tag.texts) - 1:
+            choice = first + label.choice
+            draw_chip(draw, label.rectangle[:2], tag.texts[choice], tag.letters, style(tag.phrase))
+            if 0 < choice == len(tag.texts) - 1:
                 numbered.add(tag.phrase)
     return numbered
+
+
+def _first_choices(sizes: Sequence[Sequence[Size]], picture: Size) -> list[int]:
+    """The fullest text that each label may have: where labels would hide the photo, all of them say less."""
+    firsts: list[int] = []
+    for choice in range(max(map(len, sizes), default=0)):
+        firsts = [min(choice, len(choices) - 1) for choices in sizes]
+        hidden = sum(math.prod(choices[first]) for choices, first in zip(sizes, firsts, strict=True))
+        if hidden <= _HIDDEN * math.prod(picture):
+            break
+    return firsts
 
 
 def caption_below(
