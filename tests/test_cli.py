@@ -98,4 +98,5 @@ def test_an_error_is_one_line_and_status_2() -> None:
     result = run("bench", "chian")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == "phrasechain: no benchmark named 'chian'; there are: chain, step, ground (did you mean 'chain'?)\n"
+    expected = "phrasechain: no benchmark named 'chian'; there are: chain, step, ground (did you mean 'chain'?)\n"
+    assert result.stderr == expected
