@@ -1,13 +1,21 @@
-"""Files: reading what strangers wrote within bounds, writing all or nothing, and the user's cache folder."""
+"""Files: reading what strangers wrote within bounds, writing all or nothing, locks, and the user's cache folder."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from phrasechain.errors import DataError
+from phrasechain.errors import DataError, PhrasechainError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+LOCK_NAME = ".lock"
 
 
 def reason(error: OSError) -> str:
@@ -98,3 +106,32 @@ def _home() -> Path:
         return Path.home()
     except RuntimeError:
         return Path(os.devnull)
+
+
+def lock_folder(path: Path, busy: str, refusal: str) -> FileLock:
+    """Make the folder and hold its lock. The system lets go of it when its process ends, however it ends.
+
+    ``busy`` is said where another process holds it, ``refusal`` where the folder cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / LOCK_NAME)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DataError(f"{path}: {busy}") from None
+    except FileExistsError:
+        raise DataError(f"{path}: {refusal}: it is no folder") from None
+    except OSError as error:
+        raise DataError(f"{path}: {refusal}: {reason(error)}") from None
+    return lock
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """A full or broken disk in one line. It is no ``DataError``: the image at hand is not to blame."""
+    try:
+        yield
+    except OSError as error:
+        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from None

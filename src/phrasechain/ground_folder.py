@@ -8,20 +8,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from filelock import FileLock, Timeout
-
 from phrasechain.data.captions import Pair
 from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.files import reason, write_atomically
+from phrasechain.files import disk_errors, lock_folder, reason, write_atomically
 
 LINES = "groundings.jsonl"
-_LOCK = ".lock"
 
 
 class GroundingFolder:
@@ -32,7 +28,8 @@ class GroundingFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = _locked(path)
+        busy = "another process is writing there; give each part a folder of its own"
+        self._lock = lock_folder(path, busy, "cannot be written")
         try:
             self._made_by: str | None = None
             self._done = {_key_of(record) for record in self._records()}
@@ -52,7 +49,7 @@ class GroundingFolder:
         self.require_origin(_origin_of(record))
         if pair.phrases is not None:
             record = record | {"given": pair.phrases}
-        with _disk(self.path):
+        with disk_errors(self.path):
             if png is not None:
                 write_atomically(self.path / pair.picture, png)
                 record = record | {"picture": pair.picture}
@@ -66,7 +63,7 @@ class GroundingFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _disk(self.path):
+        with disk_errors(self.path):
             os.fsync(self._file.fileno())
             self._file.close()
         self._lock.release()
@@ -128,27 +125,3 @@ def _cut_half_line(path: Path) -> None:
                 return
             end = start
         file.truncate(0)
-
-
-def _locked(path: Path) -> FileLock:
-    """Hold the folder's lock. The system lets go of it when its process ends, however it ends."""
-    if path.exists() and not path.is_dir():
-        raise DataError(f"{path}: cannot be written: it is no folder")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / _LOCK)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise DataError(f"{path}: another process is writing there; give each part a folder of its own") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {reason(error)}") from None
-    return lock
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """A full or broken disk in one line; it ends the work."""
-    try:
-        yield
-    except OSError as error:
-        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from phrasechain.data.shard import DTYPES, StoreInfo, encode_shard
@@ -27,11 +25,10 @@ from phrasechain.data.store import (
     read_manifest,
     shard_name,
 )
-from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.files import reason, write_atomically
+from phrasechain.errors import DataError
+from phrasechain.files import LOCK_NAME, disk_errors, lock_folder, write_atomically
 from phrasechain.schema import NAME_LIMIT, Regions, is_name
 
-LOCK_NAME = ".lock"
 SHARD_BYTES = 1 << 26
 MAX_REGIONS = 10_000  # of one image
 _MAX_SIDE = 2**31 - 1
@@ -70,9 +67,10 @@ class StoreWriter:
         self.info = info
         self._shard_bytes = shard_bytes
         _refuse_other_folder(self.path)
-        self._lock = _locked(self.path)
+        busy = "another process is writing this store; wait until it ends"
+        self._lock = lock_folder(self.path, busy, "cannot write a store there")
         try:
-            with _disk(self.path):
+            with disk_errors(self.path):
                 self._start()
         except BaseException:
             self._lock.release()
@@ -126,7 +124,7 @@ class StoreWriter:
         """Write the images that wait in memory as a shard, even if it is small."""
         if not self._progress.waiting:
             return
-        with _disk(self.path):
+        with disk_errors(self.path):
             self._write_shard()
 
     def _write_shard(self) -> None:
@@ -144,7 +142,7 @@ class StoreWriter:
     def finish(self) -> None:
         """Write what waits and declare the store complete."""
         self.flush()
-        with _disk(self.path):
+        with disk_errors(self.path):
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, self._progress.written))
         self._is_finished = True
 
@@ -189,28 +187,6 @@ def _refuse_other_folder(path: Path) -> None:
         return
     if any(file.name != LOCK_NAME and file.suffix != ".tmp" for file in path.iterdir()):
         raise DataError(f"{path}: a folder that is no region store and not empty; choose another name")
-
-
-def _locked(path: Path) -> FileLock:
-    """Hold the store's lock. The system lets go of it when its process ends, however it ends."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / LOCK_NAME)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DataError(f"{path}: another process is writing this store; wait until it ends") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot write a store there: {reason(error)}") from error
-    return lock
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """A full or broken disk in one line. It is no ``DataError``: the image at hand is not to blame."""
-    try:
-        yield
-    except OSError as error:
-        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from error
 
 
 def _write_line(path: Path, line: str, start: int) -> int:
