@@ -12,6 +12,7 @@ from PIL import Image
 
 from fake_grounder import FakeGrounder
 from phrasechain import cli
+from phrasechain.cli import grounding
 from phrasechain.ground import NO_PHRASES
 
 CAPTION = "a man throws a ball to a dog"
@@ -21,7 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def grounder(monkeypatch: pytest.MonkeyPatch) -> FakeGrounder:
     fake = FakeGrounder()
-    monkeypatch.setattr(cli, "_grounder", lambda model, device: fake)
+    monkeypatch.setattr(grounding, "_grounder", lambda model, device: fake)
     return fake
 
 

@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 from official_layout import write_image
 from phrasechain import cli
+from phrasechain.cli import finder
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.markup import parse_caption
 from phrasechain.errors import DataError
@@ -157,7 +158,7 @@ def test_the_command_trains_as_the_function_does(
 
 
 def test_the_command_has_the_epochs_of_the_recipe() -> None:
-    assert signature(cli.train_finder).parameters["epochs"].default == Recipe().epochs
+    assert signature(finder.train_finder).parameters["epochs"].default == Recipe().epochs
 
 
 def test_given_vectors_join_the_vocabulary(sentences: Path, tmp_path: Path) -> None:

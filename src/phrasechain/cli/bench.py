@@ -1,0 +1,49 @@
+"""For someone who asks how fast it is: ``bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phrasechain.errors import DataError, unknown_name
+from phrasechain.files import require_writable, write_output
+
+BENCHMARKS = ("chain", "step", "ground")
+
+
+def bench(
+    what: Annotated[str, typer.Argument(metavar="[chain|step|ground]", help="What to measure.")] = "chain",
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure each size.")] = 4.0,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
+    growth: Annotated[bool, typer.Option(help="step: also with more regions, phrases and captions.")] = True,
+    model: Annotated[
+        str | None, typer.Option(metavar="FOLDER|HUB_ID", help="ground: another model than the embedded one.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+) -> None:
+    """Measure speed and memory, as ratios in one run against named peers and a floor."""
+    import json
+
+    from rich.console import Console
+
+    require_writable(json_path)
+    if what not in BENCHMARKS:
+        raise DataError(unknown_name("benchmark", what, BENCHMARKS))
+    found: dict[str, Any]
+    if what == "chain":
+        from phrasechain.bench import bench_chain, print_chain
+
+        found, show = bench_chain(seconds=seconds, memory=memory), print_chain
+    elif what == "ground":
+        from phrasechain.bench_ground import bench_ground, print_ground
+
+        found, show = bench_ground(model, seconds=seconds), print_ground
+    else:
+        from phrasechain.bench_step import bench_step, print_step
+
+        found, show = bench_step(seconds=seconds, memory=memory, growth=growth), print_step
+    if json_path:
+        write_output(json_path, json.dumps(found, indent=1).encode() + b"\n")
+    show(found, Console())

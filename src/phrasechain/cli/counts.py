@@ -1,0 +1,30 @@
+"""What commands that go over many images say at their end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from phrasechain.terminal import print_table, printable
+
+
+def print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:
+    """Say what went into a store, and on stderr what did not; if there is such, end with status 1."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(what, "count", title=escape(printable(str(out))))
+    table.columns[1].justify = "right"
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}")
+    print_table(table, Console())
+    say_skipped(skipped)
+
+
+def say_skipped(skipped: list[str]) -> None:
+    for problem in skipped:
+        typer.echo(f"skipped {printable(problem)}", err=True)
+    if skipped:
+        raise typer.Exit(1)

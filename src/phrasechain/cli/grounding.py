@@ -1,0 +1,126 @@
+"""For someone with photos and sentences: ``ground``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phrasechain.cli.counts import print_counts, say_skipped
+from phrasechain.files import write_output
+from phrasechain.terminal import printable
+
+if TYPE_CHECKING:
+    from phrasechain.data.captions import Pair
+    from phrasechain.ground import Manner, Wanted
+    from phrasechain.predict import Grounder
+
+
+def ground(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="IMAGE… CAPTION", help="Photos or folders of them, then a caption in quotes."),
+    ] = None,
+    phrases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--phrase", metavar="TEXT", help="A phrase of the caption; may be repeated. Without it they are found."
+        ),
+    ] = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Many images and captions; then IMAGE… is where the images are."),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="PNG", help="The picture, by default NAME.grounded.png; - is stdout; of many, a folder."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON and nothing else; a picture only with --out.")
+    ] = False,
+    decode: Annotated[
+        str | None, typer.Option(help="viterbi, smoothing, independent or consensus; by default the model's best.")
+    ] = None,
+    alternatives: Annotated[bool, typer.Option("--alternatives", help="Show the next best boxes too.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show each phrase decided alone beside all decided jointly.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="FOLDER|HUB_ID", help="Another model than the embedded one.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N captions.")] = None,
+    shard: Annotated[str | None, typer.Option(metavar="i/n", help="Only the images of part i of n.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Find what the phrases of a caption name in a photo: a picture with a box for each, and a table or JSON.
+
+    Of many photos or captions the answers go into a folder; run it again to go on after an interruption. See
+    docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
+    """
+    from phrasechain.data.photos import parse_part
+    from phrasechain.ground import STDOUT, Manner, output_path, wanted
+
+    manner = Manner(decode, alternatives, compare)
+    part = None if shard is None else parse_part(shard)
+    asked = wanted(arguments or (), captions, phrases or (), out).first(limit, part)
+    path = output_path(asked, out, as_json)
+    grounder = _grounder(model, device)
+    if asked.is_single:
+        _ground_one(grounder, asked.pairs[0], manner, path, as_json, to_stdout=out == STDOUT)
+    else:
+        _ground_many(grounder, asked, manner, path, as_json)
+
+
+def _grounder(model: str | None, device: str) -> Grounder:
+    from phrasechain.predict import Grounder
+
+    return Grounder.from_pretrained(model, device=device)
+
+
+def _ground_one(
+    grounder: Grounder, pair: Pair, manner: Manner, path: Path | None, as_json: bool, to_stdout: bool
+) -> None:
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.ground import NO_PHRASES, answer, is_animated, picture, print_answer
+
+    found = answer(grounder, pair, manner)
+    png = picture(pair.path, found, manner) if found.has_phrases and (path or to_stdout) else None
+    if is_animated(pair.path):
+        typer.echo(f"{printable(pair.image)}: an animation; its first frame is looked at", err=True)
+    if not found.has_phrases:
+        typer.echo(NO_PHRASES, err=True)
+    if png and path:
+        write_output(path, png)
+    if png and to_stdout:
+        sys.stdout.buffer.write(png)
+    elif as_json:
+        typer.echo(json.dumps(found.to_dict(), allow_nan=False))
+    elif found.has_phrases:
+        print_answer(found, manner, Console())
+        typer.echo(printable(str(path)))
+
+
+def _ground_many(grounder: Grounder, asked: Wanted, manner: Manner, out: Path | None, as_json: bool) -> None:
+    import json
+
+    from phrasechain.ground import GroundReport, ground_many
+
+    report = GroundReport(problems=asked.problems)
+    for record in ground_many(grounder, asked.pairs, manner, report, out):
+        if as_json:
+            typer.echo(json.dumps(record, allow_nan=False))
+    if out is None or as_json:
+        say_skipped(report.problems)
+        return
+    counts = {
+        "grounded": report.grounded,
+        "without phrases": report.without_phrases,
+        "already there": report.already_there,
+        "skipped": len(report.problems),
+    }
+    print_counts("captions", out, counts, report.problems)

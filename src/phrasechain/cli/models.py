@@ -1,0 +1,201 @@
+"""For a researcher with models: ``train``, ``compare``, ``evaluate``, ``import-authors`` and ``export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phrasechain.errors import DataError
+from phrasechain.files import require_writable, write_output
+from phrasechain.terminal import printable
+
+
+def train(
+    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The run's folder, new or to go on with.")],
+    preset: Annotated[str, typer.Option(help="The model: corrected, small, paper or authors.")] = "corrected",
+    recipe: Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tensorboard: Annotated[bool, typer.Option(help="Write scalars for TensorBoard too.")] = False,
+) -> None:
+    """Train a grounding model; docs/training.md lists what can be set.
+
+    Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to go on after
+    an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
+    """
+    from phrasechain.config import make_config
+    from phrasechain.processes import is_first_process
+    from phrasechain.train import train as run
+
+    values = make_config(preset, recipe, config, settings or ())
+    folder = run(data, features, out, values, device, tensorboard)
+    if is_first_process():
+        typer.echo(printable(str(folder)))
+
+
+def compare(
+    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for runs and tables, new or to go on with.")],
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated [all].")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each of the four models.")] = 3,
+    budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
+    split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
+    preset: Annotated[str, typer.Option(help="What the rows have in common: corrected, small, paper …")] = "corrected",
+    recipe: Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Train and score the models of the paper's tables on this data, with tests, as Markdown, JSON and a picture.
+
+    What is trained already is not trained again. Each row is trained once before any gets other seeds, and the tables
+    are written anew after each run.
+    """
+    from phrasechain.compare import Tables
+    from phrasechain.compare import compare as run
+    from phrasechain.compare_report import markdown, write_comparison
+    from phrasechain.config import make_config
+    from phrasechain.processes import is_first_process
+
+    given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
+    values = make_config(preset, recipe, config, given)
+    chosen = {"preset": preset, "recipe": recipe, "config": config}
+    shown = [*(f"{name} {value}" for name, value in chosen.items() if value is not None), *given]
+
+    def note(tables: Tables) -> None:
+        if is_first_process():
+            write_comparison(tables, out)
+
+    tables = run(
+        data, features, out, values, rows=rows, seeds=seeds, split=split, settings=shown, device=device, note=note
+    )
+    note(tables)
+    if is_first_process():
+        typer.echo(markdown(tables))
+
+
+def evaluate(
+    predictions: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE.jsonl", help="A run or a checkpoint, or predictions, one phrase a line.")
+    ],
+    data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
+    split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
+    ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(metavar="STORE", help="Region features: a run's input, and what their regions allow at best."),
+    ] = None,
+    regime: Annotated[
+        str, typer.Option(help="Which phrases the chains hold: gold (those with a box) or all.")
+    ] = "gold",
+    decode: Annotated[
+        str | None,
+        typer.Option(help="A run's boxes: viterbi, smoothing, independent or consensus [as it was trained]."),
+    ] = None,
+    box_regression: Annotated[bool, typer.Option(help="Whether a run's offsets move the boxes.")] = True,
+    device: Annotated[str, typer.Option(help="Where a run is run: auto, cpu or cuda.")] = "auto",
+    convention: Annotated[
+        str, typer.Option(help="The pixels of the file's boxes: half_open, plus_one or raw.")
+    ] = "half_open",
+    thresholds: Annotated[str, typer.Option(help="IoU thresholds, with commas; 0.5 is always there.")] = "0.5",
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
+    html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
+) -> None:
+    """Score a run or predictions: every protocol with denominators and intervals, caption 0 and all captions.
+
+    A run gets predictions.jsonl, report.json and report.html in a folder of its own for each split and way of asking.
+    """
+    import json
+
+    from rich.console import Console
+
+    from phrasechain.evaluate import Protocol, evaluate_file
+    from phrasechain.report import print_report, report_dict, report_html
+
+    require_writable(json_path, html_path)
+    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
+    if predictions.is_dir():
+        if features is None:
+            raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
+        from phrasechain.evaluate_run import predict_run
+        from phrasechain.processes import is_first_process
+
+        predictions = predict_run(predictions, data, features, split, regime, decode, box_regression, device=device)
+        if not is_first_process():
+            return
+        json_path = json_path or predictions.with_name("report.json")
+        html_path = html_path or predictions.with_name("report.html")
+    report = evaluate_file(predictions, data, split, protocol, against, features)
+    if json_path:
+        write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
+    if html_path:
+        write_output(html_path, report_html(report).encode())
+    print_report(report, Console())
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise DataError(f"{option} takes numbers with commas between them, such as 0.3,0.5, not {text!r}") from None
+
+
+def import_authors(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A checkpoint that the paper's authors released.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="Bottom-up-attention features, which it is for.")],
+    out: Annotated[Path, typer.Option(metavar="CHECKPOINT", help="The folder to make; evaluate takes it.")],
+    options: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="The options.json of its ELMo, if not the official one.")
+    ] = None,
+) -> None:
+    """Write a checkpoint of the authors' code as one of ours, which computes the same."""
+    from phrasechain.authors import import_authors as run
+
+    run(file, out, features, options)
+    typer.echo(printable(str(out)))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or one of its checkpoints.")],
+    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
+    features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The grounder's folder.")],
+    split: Annotated[str, typer.Option(help="Images to calibrate on, which the run has not learnt from.")] = "dev",
+    decode: Annotated[
+        str | None, typer.Option(help="viterbi, smoothing, independent or consensus; by default the best there.")
+    ] = None,
+    regions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The region network of the store, if not the embedded one.")
+    ] = None,
+    finder: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another phrase finder than the embedded one.")
+    ] = None,
+) -> None:
+    """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
+
+    Weights are kept in float16, and probabilities are calibrated: of the phrases with 80 %, four in five are right.
+    """
+    from rich.console import Console
+
+    from phrasechain.export import export as write
+    from phrasechain.export import print_export
+
+    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder)
+    print_export(found, Console())
+    typer.echo(printable(str(out)))

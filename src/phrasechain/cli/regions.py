@@ -1,0 +1,80 @@
+"""For someone who needs the regions of photos: ``train-regions`` and ``extract``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phrasechain.cli.counts import print_counts
+from phrasechain.errors import DataError
+from phrasechain.terminal import printable
+
+
+def train_regions(
+    data: Annotated[Path, typer.Option("--data", metavar="DATA", help="A folder in the official layout, with photos.")],
+    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder, new or to go on with.")],
+    start: Annotated[
+        Path | None,
+        typer.Option(metavar="PTH", help="ImageNet weights of EfficientNet-Lite0 [those of the extra 'train']."),
+    ] = None,
+    dimension: Annotated[int, typer.Option(min=1, max=4096, help="Features of a region.")] = 256,
+    size: Annotated[int, typer.Option(min=64, max=2048, help="The side that photos are squashed to.")] = 384,
+    anchors: Annotated[int, typer.Option(min=1, max=64, help="Anchors at each place of a map.")] = 9,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and views.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
+) -> None:
+    """Train the region network on photos and the captions about them.
+
+    Fits on five sixths of the train split and watches the rest. Run it again to go on after an interruption.
+    """
+    from phrasechain.train_regions import Recipe, published_weights
+    from phrasechain.train_regions import train_regions as run
+
+    heads = min(Recipe().head_epochs, epochs - 1)
+    recipe = Recipe(dimension=dimension, size=size, anchors=anchors, head_epochs=heads, epochs=epochs, seed=seed)
+    weights = run(data, out, start or published_weights(), recipe, limit)
+    typer.echo(printable(str(weights)))
+
+
+def extract(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES…", help="Photos, folders of photos, or datasets.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    regions: Annotated[int, typer.Option(min=1, max=1000, help="The most regions of a photo.")] = 100,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="i/n", help="Only part i of n, such as 1/4; see merge-stores.")
+    ] = None,
+    boxes: Annotated[Path | None, typer.Option(metavar="FILE", help="Features of the boxes in this JSON file.")] = None,
+    proposals: Annotated[
+        str | None, typer.Option(metavar="hf:MODEL", help="Features of the boxes that this detector finds.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another region network than the embedded one.")
+    ] = None,
+    runtime: Annotated[str, typer.Option(help="torch, or onnx (faster, needs the extra 'fast').")] = "torch",
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Photos worked on at once [one for each core].")
+    ] = None,
+) -> None:
+    """Find the regions of photos and describe them: boxes and features into a store.
+
+    Run it again to go on after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
+    """
+    from phrasechain.data.photos import find_photos, parse_part
+    from phrasechain.extract import detected_boxes, given_boxes
+    from phrasechain.extract import extract as run
+    from phrasechain.vision.extractor import RegionExtractor
+
+    if boxes is not None and proposals is not None:
+        raise DataError("--boxes and --proposals both say which boxes: choose one")
+    photos = find_photos(images, limit, parse_part(shard) if shard is not None else None)
+    source = None if boxes is None else given_boxes(boxes)
+    if proposals is not None:
+        source = detected_boxes(proposals, regions)
+    extractor = RegionExtractor.from_pretrained(weights, runtime)
+    report = run(photos, out, extractor, count=regions, source=source, workers=workers)
+    counts = {"written": report.written, "already there": report.already_there, "skipped": len(report.problems)}
+    print_counts("photos", out, counts, report.problems)
