@@ -4,6 +4,7 @@ import gc
 import time
 from itertools import pairwise
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
 
 import pytest
 import torch
@@ -79,6 +80,20 @@ def test_a_caption_with_any_end(end: str) -> None:
 def test_a_caption_in_other_letters() -> None:
     for write in (str.lower, str.upper, str.title):
         assert [phrase.lower() for phrase in spelled(write(CAPTION))] == [phrase.lower() for phrase in FOUND]
+
+
+FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)} | {ord(" "): 0x3000}
+BOLD = {ord(letter): 0x1D400 + place for place, letter in enumerate(ascii_uppercase + ascii_lowercase)}
+
+
+@pytest.mark.parametrize("form", [FULL_WIDTH, BOLD], ids=["full-width", "bold"])
+def test_a_caption_in_letters_of_another_form(form: dict[int, int]) -> None:
+    """Phrases are pieces of the text as it is written; their words are those of plain letters."""
+    plain = "The woman's dog chases a man in a red t-shirt"
+    text = plain.translate(form)
+    places = [(phrase.start, phrase.end, phrase.category) for phrase in found(text)]
+    assert places == [(phrase.start, phrase.end, phrase.category) for phrase in found(plain)]
+    assert len(places) == 3
 
 
 def test_a_caption_with_other_spaces() -> None:

@@ -66,6 +66,7 @@ def test_text_as_people_write_it(text: str, tokens: str) -> None:
         ("soft\u00adhyphen\u200d", ["soft\u00adhyphen\u200d"]),
         ("\u0301 \u200d", []),
         ("lone \ud800 surrogate", ["lone", "\ud800", "surrogate"]),
+        ("𝐓𝐡𝐞 𝑚𝑎𝑛'𝑠 Ⓓⓞⓖ ①②", ["𝐓𝐡𝐞", "𝑚𝑎𝑛", "'𝑠", "Ⓓⓞⓖ", "①②"]),
         ("", []),
         (" \n\u2003 ", []),
     ],
@@ -84,6 +85,17 @@ def test_tokens_cover_all_that_is_not_space(text: str) -> None:
     covered = {place for token in tokens for place in range(token.start, token.end)}
     left = {text[place] for place in range(len(text)) if place not in covered}
     assert all(unicodedata.category(sign)[0] in "ZCM" or sign.isspace() for sign in left - set("🏻🏼🏽🏾🏿"))
+
+
+FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)} | {0x20: 0x3000}
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=40))
+@example("The man's t-shirt isn't $37,000!! (see www.a.com) 1/2 o'clock")
+def test_full_width_text_is_split_like_plain_text(text: str) -> None:
+    wide = text.translate(FULL_WIDTH)
+    assert [(token.start, token.end) for token in tokenise(wide)] == [(t.start, t.end) for t in tokenise(text)]
+    assert [plain(token.text) for token in tokenise(wide)] == [token.text for token in tokenise(text)]
 
 
 @pytest.mark.parametrize("piece", ["a", "a.", "a-", "a'", "n't", "'", "1,", "www.", "a.a.co", "\u0301", "🐕", "a "])

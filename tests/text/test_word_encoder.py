@@ -1,6 +1,7 @@
 """The encoder ``words``: known words have their vector, unknown ones the mean of their n-grams."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -17,15 +18,22 @@ WORDS = ("a", "dog", "runs")
 
 
 def slow_vector(encoder: WordEncoder, token: str) -> torch.Tensor:
-    word = token.lower() if encoder.lowercase else token
-    if word in encoder.words:
-        return encoder.word_vectors.weight[1 + encoder.words.index(word)]
+    words = [form.lower() if encoder.lowercase else form for form in (token, unicodedata.normalize("NFKC", token))]
+    for word in words:
+        if word in encoder.words:
+            return encoder.word_vectors.weight[1 + encoder.words.index(word)]
     rows = [encoder.ngram_vectors.weight[bucket] for bucket in ngram_buckets(word, encoder.buckets)]
     return torch.stack(rows).mean(0)
 
 
 @given(
-    st.lists(st.lists(st.sampled_from(["a", "A", "dog", "runs", "Frisbee", "?", "ü", ""]), max_size=5), max_size=4),
+    st.lists(
+        st.lists(
+            st.sampled_from(["a", "A", "dog", "runs", "Frisbee", "?", "ü", "", "ｄｏｇ", "Ｄog", "Ｆｒｉｓｂｅｅ"]),
+            max_size=5,
+        ),
+        max_size=4,
+    ),
     st.booleans(),
 )
 def test_every_token_has_its_vector(captions: list[list[str]], lowercase: bool) -> None:
@@ -39,6 +47,13 @@ def test_every_token_has_its_vector(captions: list[list[str]], lowercase: bool) 
         assert not row[len(caption) :].any()
         for vector, token in zip(row, caption, strict=False):
             torch.testing.assert_close(vector, slow_vector(encoder, token))
+
+
+def test_a_word_of_the_vocabulary_is_found_as_it_is_written() -> None:
+    encoder = WordEncoder(("dog", "ｄｏｇ", "'s", "“"), 4)
+    with torch.no_grad():
+        found = encoder([["dog", "ｄｏｇ", "𝐝𝐨𝐠", "’s", "“"]])[0]
+    assert torch.equal(found, encoder.word_vectors.weight[[1, 2, 1, 3, 4]].detach())
 
 
 def test_gradients_go_to_the_words_and_ngrams_that_were_used() -> None:

@@ -6,9 +6,10 @@
 - Hyphens, ampersands and most apostrophes stay within a word: ``t-shirt``, ``A&M``, ``o'clock``; but ``'s``, ``'re``,
   ``'m``, ``'ll``, ``'ve``, ``'d`` and ``n't`` are split off. Numbers stay whole: ``37,000``, ``4:06pm``, ``1/2``.
 - Abbreviations keep their full stops (``U.S.``, ``Mr. Smith``), and so do the addresses of web sites.
-- Any Unicode will do. White space, control characters, marks of direction, the zero-width space and the byte-order mark
-  separate; combining marks and joiners stay with their letter. Scripts that use no spaces (Chinese, Japanese, Thai) are
-  not segmented: what stands between two signs of punctuation is one token.
+- Any Unicode will do. Letters, digits and signs in another form (full-width, bold, circled) are split like plain ones.
+  White space, control characters, marks of direction, the zero-width space and the byte-order mark separate; combining
+  marks and joiners stay with their letter. Scripts that use no spaces (Chinese, Japanese, Thai) are not segmented: what
+  stands between two signs of punctuation is one token.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ def _stand_in(sign: str) -> str:
         return sign
     if category[0] == "M" or ord(sign) in _SKIN_TONES:
         return _JOINER
+    if len(simple := unicodedata.normalize("NFKC", sign)) == 1 and simple.isascii():
+        return simple
     if category == "So":
         return _EMOJI
     if category[0] in "PS":

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from phrasechain.errors import DataError
 from phrasechain.text.base import Captions, TextEncoder, longest
+from phrasechain.text.tokens import plain
 from phrasechain.text.vectors import WordVectors
 from phrasechain.text.vocabulary import ngram_buckets
 
@@ -20,6 +21,8 @@ _TYPICAL_NGRAMS = 9  # of a word
 
 class WordEncoder(TextEncoder):
     """Learned vectors of words; a word outside the vocabulary is the mean of the vectors of its character n-grams.
+
+    A token that is not in the vocabulary as it is written is looked up as one types it plainly: ``ｄｏｇ`` is ``dog``.
 
     Args:
         words: the vocabulary, each word once.
@@ -105,13 +108,20 @@ class WordEncoder(TextEncoder):
         dropped = self._dropped(len(captions) * L)
         for caption in captions:
             for token in caption:
-                word = token.lower() if self.lowercase else token
+                word = self._word(token)
                 place = 0 if dropped and dropped[len(ids)] else self._places.get(word, 0)
                 if not place:
                     unknown[len(ids)] = word
                 ids.append(place)
             ids.extend([0] * (L - len(caption)))
         return ids, unknown
+
+    def _word(self, token: str) -> str:
+        word = self._cased(token)
+        return word if word in self._places else self._cased(plain(token))
+
+    def _cased(self, token: str) -> str:
+        return token.lower() if self.lowercase else token
 
     def _dropped(self, count: int) -> list[bool] | None:
         if not self.training or not self.word_dropout:
