@@ -63,6 +63,12 @@ def records(folder: str = "out") -> list[dict[str, object]]:
     return [json.loads(line) for line in Path(folder, "groundings.jsonl").read_text().splitlines()]
 
 
+def counts(out: str) -> dict[str, int]:
+    """The summary of many."""
+    rows = [line.split("│")[1:3] for line in out.splitlines() if line.startswith("│")]
+    return {name.strip(): int(count) for name, count in rows}
+
+
 # One photo
 
 
@@ -265,6 +271,32 @@ def test_a_folder_that_has_the_output_below_it(run: Run, grounder: FakeGrounder)
     assert [name for name, _ in grounder.asked] == ["other.png", "photo.jpg"]
 
 
+def test_pictures_of_an_earlier_run_are_left_out(run: Run, grounder: FakeGrounder) -> None:
+    assert run(".", CAPTION, "--out", "old")[2] == ""
+    assert run("photo.jpg", CAPTION)[0] == 0
+    grounder.asked.clear()
+    status, _, err = run(".", CAPTION, "--out", "new")
+    assert (status, [name for name, _ in grounder.asked]) == (0, ["other.png", "photo.jpg"])
+    assert err == "left out 3 pictures that grounding wrote (photo.grounded.png); name one to have it grounded\n"
+    Path("photo.grounded.png").unlink()
+    status, out, err = run("old", ".", CAPTION, "--json")
+    assert (status, out) == (2, "")
+    assert "old: no photos there but pictures that grounding wrote; name those that you mean" in err
+
+
+def test_animations_among_many_are_told(run: Run) -> None:
+    frames = [Image.new("RGB", (60, 40), colour) for colour in ("red", "blue")]
+    for name in ("moving.gif", "b.gif"):
+        frames[0].save(name, save_all=True, append_images=frames[1:])
+    lines = [f"{name}\t{caption}\n" for name in ("moving.gif", "photo.jpg", "b.gif") for caption in ("a dog", "a ball")]
+    Path("captions.tsv").write_text("".join(lines))
+    told = "moving.gif: an animation; its first frame is looked at\nb.gif: an animation; its first frame is looked at\n"
+    status, out, err = run("--captions", "captions.tsv", "--json")
+    assert (status, err, len(out.splitlines())) == (0, told, 6)
+    assert run("--captions", "captions.tsv", "--out", "out")[::2] == (0, told)
+    assert run("--captions", "captions.tsv", "--out", "out")[::2] == (0, "")  # none of them was looked at again
+
+
 def test_a_captions_file_with_tabs(run: Run) -> None:
     write_photo(Path("photos/sub/one.jpg"))
     Path("captions.tsv").write_text("image\tcaption\nsub/one.jpg\ta dog\r\n\nsub/one.jpg\ta ball\twith a tab\n")
@@ -316,7 +348,13 @@ def test_bad_lines_and_photos_are_named_and_the_rest_goes_on(run: Run) -> None:
     skipped = sorted(int(line.split(":")[1]) for line in err.splitlines() if line.startswith("skipped captions.jsonl:"))
     assert skipped == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert len(err.splitlines()) == 10
-    assert [line.split("│")[2].strip() for line in out.splitlines() if line.startswith("│")] == ["2", "1", "0", "10"]
+    assert [line.split("│")[2].strip() for line in out.splitlines() if line.startswith("│")] == [
+        "2",
+        "1",
+        "0",
+        "0",
+        "10",
+    ]
 
 
 def test_tab_lines_that_are_none(run: Run) -> None:
@@ -438,6 +476,9 @@ def test_a_full_disk_ends_the_work(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_same_pair_twice_is_one(run: Run, grounder: FakeGrounder) -> None:
-    Path("captions.tsv").write_text("photo.jpg\ta dog\nphoto.jpg\ta dog\n")
-    run("--captions", "captions.tsv", "--out", "out")
-    assert len(records()) == len(grounder.asked) == 1
+    Path("captions.tsv").write_text("photo.jpg\ta dog\nphoto.jpg\ta ball\nphoto.jpg\ta dog\n")
+    out = run("--captions", "captions.tsv", "--out", "out")[1]
+    assert len(records()) == len(grounder.asked) == 2
+    assert counts(out) == {"grounded": 2, "without phrases": 0, "already there": 0, "repeated": 1, "skipped": 0}
+    out = run("--captions", "captions.tsv", "--out", "out")[1]
+    assert counts(out) == {"grounded": 0, "without phrases": 0, "already there": 2, "repeated": 1, "skipped": 0}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from phrasechain.data.captions import Pair
-from phrasechain.ground_folder import LINES, GroundingFolder, _cut_half_line
+from phrasechain.data.captions import LINES, Pair
+from phrasechain.ground_folder import GroundingFolder, _cut_half_line
 
 WORK = """
 import sys, time

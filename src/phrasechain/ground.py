@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phrasechain.data.captions import Pair, exists, pairs_of_photos, read_captions
+from phrasechain.data.captions import GROUNDED, Pair, exists, pairs_of_photos, read_captions
 from phrasechain.data.images import opened, without_remarks
 from phrasechain.data.photos import SUFFIXES, Part
 from phrasechain.decode import DECODERS
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ALONE = "independent"  # the way of decoding that others are compared with
 STDOUT = "-"
 SHOWN_ALTERNATIVES = 2  # of each phrase, in a picture
+ANIMATED = "an animation; its first frame is looked at"
 NO_PHRASES = "no phrase of the caption names something to be seen; say which you mean with --phrase"
 _COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth more bytes
 
@@ -67,6 +68,7 @@ class Wanted:
     pairs: list[Pair]
     is_single: bool = False  # one caption on one photo
     problems: list[str] = field(default_factory=list)  # lines of a captions file that say nothing
+    remarks: list[str] = field(default_factory=list)  # what the user should know, one line each
 
     def first(self, limit: int | None, part: Part | None) -> Wanted:
         """Of many, the first ``limit`` and of those the images of the ``part``."""
@@ -88,8 +90,14 @@ def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[st
     *names, caption = arguments
     if Path(caption).suffix.lower() in SUFFIXES and exists(Path(caption)):
         raise DataError(f"{caption}: a photo, but the last of the arguments is the caption; put it there, in quotes")
-    pairs = pairs_of_photos(names, caption, phrases or None, None if out is None else Path(out))
-    return Wanted(pairs, is_single=len(names) == 1 and not Path(names[0]).is_dir())
+    pairs, pictures = pairs_of_photos(names, caption, phrases or None, None if out is None else Path(out))
+    remarks = [_left_out(pictures)] if pictures else []
+    return Wanted(pairs, is_single=len(names) == 1 and not Path(names[0]).is_dir(), remarks=remarks)
+
+
+def _left_out(pictures: Sequence[Path]) -> str:
+    count = "a picture" if len(pictures) == 1 else f"{len(pictures):,} pictures"
+    return f"left out {count} that grounding wrote ({pictures[0]}); name one to have it grounded"
 
 
 def output_path(asked: Wanted, out: str | None, as_json: bool) -> Path | None:
@@ -113,7 +121,7 @@ def output_path(asked: Wanted, out: str | None, as_json: bool) -> Path | None:
 
 def _picture_path(photo: Path, out: str | None) -> Path:
     """Never over the photo, and only where it can be written."""
-    path = Path(f"{photo.stem}.grounded.png" if out is None else out)
+    path = Path(f"{photo.stem}{GROUNDED}" if out is None else out)
     if path.suffix.lower() in SUFFIXES and path.suffix.lower() != ".png":
         raise DataError(f"{path}: pictures are written as PNG; give a name that ends with .png")
     if exists(path) and path.samefile(photo):
@@ -146,7 +154,9 @@ class GroundReport:
     grounded: int = 0
     without_phrases: int = 0
     already_there: int = 0
+    repeated: int = 0  # asked for again in the same run
     problems: list[str] = field(default_factory=list)  # one line for each that failed
+    animated: list[str] = field(default_factory=list)  # photos of which the first frame was looked at
 
 
 def answers(grounder: Grounder, pairs: Sequence[Pair], manner: Manner) -> Iterator[Answer]:
@@ -191,14 +201,17 @@ def ground_many(
     with nullcontext() if out is None else GroundingFolder(out) as folder:
         if folder is not None:
             folder.require_origin(origin(grounder.name, manner.decode or grounder.decode, manner.compare))
-        missing = [pair for pair in dict.fromkeys(pairs) if folder is None or pair not in folder]
-        report.already_there = len(pairs) - len(missing)
+        different = dict.fromkeys(pairs)
+        missing = [pair for pair in different if folder is None or pair not in folder]
+        report.repeated, report.already_there = len(pairs) - len(different), len(different) - len(missing)
         for pair, found in track(
             zip(missing, answers(grounder, missing, manner), strict=True), len(missing), "captions"
         ):
             try:
                 _raise_error(found)
                 png = picture(pair.path, found, manner) if found.has_phrases and folder is not None else None
+                if pair.image not in report.animated and is_animated(pair.path):
+                    report.animated.append(pair.image)
             except DataError as error:
                 report.problems.append(problem_line(pair, error))
                 continue

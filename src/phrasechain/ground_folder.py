@@ -12,12 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from phrasechain.data.captions import Pair
+from phrasechain.data.captions import LINES, Pair
 from phrasechain.data.lines import parse_json, read_lines
 from phrasechain.errors import DataError, PhrasechainError
 from phrasechain.files import disk_errors, lock_folder, reason, write_atomically
-
-LINES = "groundings.jsonl"
 
 
 class GroundingFolder:

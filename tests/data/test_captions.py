@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phrasechain.data.captions import Pair, pairs_of_photos, read_captions
+from phrasechain.data.captions import Pair, is_grounded_picture, pairs_of_photos, read_captions
 from phrasechain.errors import DataError
 
 texts = st.text(max_size=8)
@@ -81,8 +81,33 @@ def test_what_is_no_phrase_is_told_with_its_line(tmp_path: Path, phrase: str) ->
 
 def test_folders_of_photos(tmp_path: Path) -> None:
     lay(tmp_path, "b.jpg", "a.png", "note.txt", "below/c.webp", "out/a.1234.png", ".hidden.jpg")
-    found = pairs_of_photos([str(tmp_path)], "a dog", ["dog"], tmp_path / "out")
+    found, left_out = pairs_of_photos([str(tmp_path)], "a dog", ["dog"], tmp_path / "out")
     assert [str(pair.path.relative_to(tmp_path)) for pair in found] == ["a.png", "b.jpg", "below/c.webp"]
     assert {pair.phrases for pair in found} == {("dog",)}
+    assert left_out == []
     with pytest.raises(DataError, match="the photos are there"):
         pairs_of_photos([str(tmp_path)], "a dog", None, tmp_path / "below" / "..")
+
+
+def test_pictures_that_grounding_wrote_are_no_photos(tmp_path: Path) -> None:
+    pair = Pair("a.jpg", Path("a.jpg"), "a dog")
+    lay(tmp_path, "a.jpg", "a.grounded.png", "old/groundings.jsonl", f"old/{pair.picture}", "old/b.png")
+    lay(tmp_path, "other/IMG.1234567890.png", f"other/{pair.picture}")  # no groundings.jsonl beside them
+    found, left_out = pairs_of_photos([str(tmp_path)], "a dog")
+    names = ["a.jpg", "old/b.png", *sorted(["other/IMG.1234567890.png", f"other/{pair.picture}"])]
+    assert [str(pair.path.relative_to(tmp_path)) for pair in found] == names
+    assert left_out == [tmp_path / "a.grounded.png", tmp_path / "old" / pair.picture]
+    named, left_out = pairs_of_photos([str(tmp_path / "a.grounded.png")], "a dog")
+    assert [pair.path.name for pair in named] == ["a.grounded.png"]
+    assert left_out == []
+    (tmp_path / "old" / "b.png").unlink()
+    with pytest.raises(DataError, match="old: no photos there but pictures that grounding wrote; name those"):
+        pairs_of_photos([str(tmp_path / "old")], "a dog")
+
+
+@given(pairs)
+def test_every_picture_is_known_again(tmp_path_factory: pytest.TempPathFactory, pair: Pair) -> None:
+    folder = tmp_path_factory.getbasetemp() / "groundings"
+    lay(folder, "groundings.jsonl")
+    assert is_grounded_picture(folder / pair.picture)
+    assert not is_grounded_picture(folder.parent / pair.picture)

@@ -86,12 +86,12 @@ def _ground_one(
 
     from rich.console import Console
 
-    from phrasechain.ground import NO_PHRASES, answer, is_animated, picture, print_answer
+    from phrasechain.ground import ANIMATED, NO_PHRASES, answer, is_animated, picture, print_answer
 
     found = answer(grounder, pair, manner)
     png = picture(pair.path, found, manner) if found.has_phrases and (path or to_stdout) else None
     if is_animated(pair.path):
-        typer.echo(f"{printable(pair.image)}: an animation; its first frame is looked at", err=True)
+        typer.echo(f"{printable(pair.image)}: {ANIMATED}", err=True)
     if not found.has_phrases:
         typer.echo(NO_PHRASES, err=True)
     if png and path:
@@ -108,12 +108,16 @@ def _ground_one(
 def _ground_many(grounder: Grounder, asked: Wanted, manner: Manner, out: Path | None, as_json: bool) -> None:
     import json
 
-    from phrasechain.ground import GroundReport, ground_many
+    from phrasechain.ground import ANIMATED, GroundReport, ground_many
 
+    for remark in asked.remarks:
+        typer.echo(printable(remark), err=True)
     report = GroundReport(problems=asked.problems)
     for record in ground_many(grounder, asked.pairs, manner, report, out):
         if as_json:
             typer.echo(json.dumps(record, allow_nan=False))
+    for image in report.animated:
+        typer.echo(f"{printable(image)}: {ANIMATED}", err=True)
     if out is None or as_json:
         say_skipped(report.problems)
         return
@@ -121,6 +125,7 @@ def _ground_many(grounder: Grounder, asked: Wanted, manner: Manner, out: Path | 
         "grounded": report.grounded,
         "without phrases": report.without_phrases,
         "already there": report.already_there,
+        "repeated": report.repeated,
         "skipped": len(report.problems),
     }
     print_counts("captions", out, counts, report.problems)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from reprlib import repr as short
@@ -23,6 +23,12 @@ KEYS = ("image", "caption", "phrases")
 _HEADING = ("image", "caption")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _NAME_SHOWN = 50  # code points of a photo's name in its picture's
+_DIGITS = 10  # of a hash, in a picture's name
+
+#: What grounding writes: the lines of a folder of groundings, and the end of the name of a single picture.
+LINES = "groundings.jsonl"
+GROUNDED = ".grounded.png"
+_PICTURE = re.compile(rf".*\.[0-9a-f]{{{_DIGITS}}}\.png", re.DOTALL)
 
 #: A phrase that the user gives: its text, or where it stands in the caption.
 Given = str | tuple[int, int]
@@ -42,7 +48,7 @@ class Pair:
     def picture(self) -> str:
         """A name for its picture that no other pair has, wherever and in whatever order they are grounded."""
         whole = json.dumps([self.image, self.caption, self.phrases]).encode()
-        return f"{self.path.stem[:_NAME_SHOWN]}.{hashlib.sha256(whole).hexdigest()[:10]}.png"
+        return f"{self.path.stem[:_NAME_SHOWN]}.{hashlib.sha256(whole).hexdigest()[:_DIGITS]}.png"
 
 
 def photo_path(name: str, hint: str = "") -> Path:
@@ -56,25 +62,45 @@ def photo_path(name: str, hint: str = "") -> Path:
 
 def pairs_of_photos(
     names: Sequence[str], caption: str, phrases: Sequence[Given] | None = None, out: Path | None = None
-) -> list[Pair]:
-    """The caption with each of the photos, and with those in and below the folders but not in ``out``, by name."""
+) -> tuple[list[Pair], list[Path]]:
+    """The caption with each of the photos, and with those in and below the folders but not in ``out``, by name.
+
+    Pictures that grounding wrote into the folders are no photos, and come second; one that is named itself is taken.
+    """
     given = None if phrases is None else tuple(phrases)
-    pairs = []
+    pairs: list[Pair] = []
+    made: list[Path] = []
     for name in names:
         path = photo_path(name, "; a caption of several words stands in quotes" if len(names) > 1 else "")
-        photos = _photos_outside(path, out) if path.is_dir() else [path]
-        if not photos:
-            raise DataError(f"{path}: no photos there (files that end with {', '.join(SUFFIXES)})")
+        photos, pictures = _photos_in(path, out) if path.is_dir() else ([path], [])
         pairs += [Pair(str(photo), photo, caption, given) for photo in photos]
-    return pairs
+        made += pictures
+    return pairs, made
 
 
-def _photos_outside(folder: Path, out: Path | None) -> list[Path]:
+def is_grounded_picture(path: Path) -> bool:
+    """Whether grounding wrote this picture: by its name and, of many, by the lines beside it."""
+    is_one_of_many = _PICTURE.fullmatch(path.name) is not None and (path.parent / LINES).exists()
+    return is_one_of_many or path.name.endswith(GROUNDED)
+
+
+def _photos_in(folder: Path, out: Path | None) -> tuple[list[Path], list[Path]]:
+    """The photos in and below a folder, and the pictures that grounding wrote there; ``out`` is passed over."""
+    found = {False: list[Path](), True: list[Path]()}
+    for photo in _photos_outside(folder, out):
+        found[is_grounded_picture(photo)].append(photo)
+    if not found[False]:
+        but = " but pictures that grounding wrote; name those that you mean" if found[True] else ""
+        raise DataError(f"{folder}: no photos there{but} (files that end with {', '.join(SUFFIXES)})")
+    return found[False], found[True]
+
+
+def _photos_outside(folder: Path, out: Path | None) -> Iterator[Path]:
     if out is None:
-        return list(photos_below(folder))
+        return photos_below(folder)
     if out.resolve() == folder.resolve():
         raise DataError(f"{out}: the photos are there; choose another folder for the pictures")
-    return [photo for photo in photos_below(folder) if out.resolve() not in photo.resolve().parents]
+    return (photo for photo in photos_below(folder) if out.resolve() not in photo.resolve().parents)
 
 
 def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[Pair], list[str]]:
