@@ -1,11 +1,15 @@
 """The grounder: the same answers as the evaluator's, alone or among many, and one line for whatever cannot be done."""
 
+import copy
 import io
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 
@@ -26,6 +30,7 @@ from phrasechain.evaluate_run import Answering, answers
 from phrasechain.extract import extract
 from phrasechain.predict import Grounder, PhotoGrounding
 from phrasechain.text.tokens import TOKEN_LIMIT
+from phrasechain.vision.runtime import torch_runtime
 from tiny_grounder import CAPTION, PHRASES, tiny_grounder
 from tiny_regions import write_photo
 
@@ -256,6 +261,39 @@ def test_many_threads_may_share_one(grounder: Grounder, tmp_path: Path) -> None:
     assert len(found) == 12
     for place, each in found:
         assert_same(each, wanted[place])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda grounder: pickle.loads(pickle.dumps(grounder))])
+def test_a_copy_is_a_grounder_of_its_own(
+    grounder: Grounder, photo: Path, copied: Callable[[Grounder], Grounder]
+) -> None:
+    original = Grounder(grounder.parts, "cpu", photos=3)
+    wanted = original.ground(photo, CAPTION, PHRASES)
+    other = copied(original)
+    assert other.model is other.parts.model is not original.model
+    assert other._photos.extractor is other.parts.extractor is not original.parts.extractor
+    assert (len(other._photos._kept), other._photos.size) == (0, 3)
+    assert other.ground(photo, CAPTION, PHRASES) == wanted
+    other.model.pairs.heads.weight.data.zero_()
+    assert original.ground(photo, CAPTION, PHRASES) == wanted
+
+
+def test_another_process_gives_the_same(grounder: Grounder, photo: Path) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        found = pool.submit(grounder.ground, photo, CAPTION, PHRASES).result()
+    assert_same(found, grounder.ground(photo, CAPTION, PHRASES))
+    assert found.draw().width == grounder.ground(photo, CAPTION, PHRASES).draw().width
+
+
+def test_what_cannot_be_sent_says_so(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "phrasechain.vision.extractor.load_runtime", lambda _, network, sha: torch_runtime(network, sha)
+    )
+    assert grounder.parts.regions_file is not None
+    other = Grounder.from_pretrained(grounder.parts.regions_file.parent, "cpu", runtime="onnx")
+    for send in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(DataError, match=r"whose runtime is onnx cannot be copied or sent .* make one there"):
+            send(other)
 
 
 def bad_photos(folder: Path) -> Iterator[tuple[object, str]]:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from phrasechain.errors import DataError
 from phrasechain.files import reason
@@ -41,6 +42,10 @@ class PhotoCache:
         if size < 0:
             raise DataError(f"the photos to keep must be 0 or more, not {size}")
         return PhotoCache(extractor, size, OrderedDict(), Lock())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, in this process or another, begins with no photos."""
+        return PhotoCache.of, (self.extractor, self.size)
 
     def regions(self, source: Source) -> Regions:
         """The regions of a photo; their ``image`` is a name for its content."""

@@ -61,7 +61,7 @@ class Grounder:
     """Finds, for every phrase of a caption, the box in the photo that it names.
 
     The regions of the last photos are kept, by content: a second caption costs only the text and the chain. Several
-    threads may share one grounder.
+    threads may share one grounder; other processes get a copy without those photos.
 
     Example::
 
@@ -118,6 +118,14 @@ class Grounder:
         """
         with TemporaryDirectory() as folder:
             return push_to_hub(self.parts, repo_id, folder=Path(folder) / "grounder", **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.parts.runtime != "torch":
+            raise DataError(
+                f"a grounder whose runtime is {self.parts.runtime} cannot be copied or sent to another process; "
+                "make one there with from_pretrained, or use torch"
+            )
+        return self.__dict__
 
     @property
     def name(self) -> str:

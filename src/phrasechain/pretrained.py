@@ -60,6 +60,7 @@ class Pretrained:
     regions_file: Path | None = None  # None: the embedded one
     finder_file: Path | None = None
     model_card: str | None = None
+    runtime: str = "torch"  # of the region network
 
     def calibration(self, decode: str) -> Calibration:
         return self.calibrations.get(decode, Calibration())
@@ -94,6 +95,7 @@ def load_pretrained(
         regions_file=regions_file,
         finder_file=finder_file,
         model_card=_read_text(home / MODEL_CARD),
+        runtime=runtime,
     )
 
 
