@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    photos = find_photos(options.photos, options.limit)
+    photos, _ = find_photos(options.photos, options.limit)
     loaded = load_network(options.weights)
     extractors = {name: RegionExtractor(loaded.network, loaded.sha256, name) for name in RUNTIMES}
     photo = read_photo(next(iter(photos.values())), loaded.network.size)

@@ -43,7 +43,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(photos: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     """The store of an extraction that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole") / "store"
-    extract.extract(find_photos([photos]), out, RegionExtractor.from_pretrained(weights), count=10)
+    extract.extract(find_photos([photos])[0], out, RegionExtractor.from_pretrained(weights), count=10)
     return FeatureStore.open(out)
 
 
@@ -150,6 +150,22 @@ def test_a_part_of_nothing_but_broken_photos_merges_like_any_other(
         assert run(monkeypatch, "extract", tmp_path / name, "--out", parts[-1], "--weights", weights) == status
     assert run(monkeypatch, "merge-stores", *parts, "--out", tmp_path / "s") == 0
     assert FeatureStore.open(tmp_path / "s").ids == ("a",)
+
+
+def test_lines_of_a_dataset_that_cannot_be_used_are_listed_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path, weights: Path
+) -> None:
+    lines = [json.dumps({"image": str(photos / name), "captions": []}) for name in ("00.png", "none.png", "01.png")]
+    (tmp_path / "d.jsonl").write_text("\n".join([*lines, '{"image": ', lines[0]]))
+    command = ("extract", tmp_path / "d.jsonl", "--out", tmp_path / "s", "--weights", weights)
+    assert run(monkeypatch, *command) == 1
+    out, err = capsys.readouterr()
+    assert [line.split(": ")[0] for line in err.splitlines()] == [f"skipped {tmp_path}/d.jsonl:{n}" for n in (2, 4, 5)]
+    assert [line.split("│")[2].strip() for line in out.splitlines() if line.startswith("│")] == ["2", "0", "3"]
+    assert FeatureStore.open(tmp_path / "s").ids == ("00", "01")
+    (tmp_path / "d.jsonl").write_text("\n".join([lines[0], lines[1].replace("none", "02"), lines[2]]))
+    assert run(monkeypatch, *command) == 0
+    assert FeatureStore.open(tmp_path / "s").ids == ("00", "01", "02")
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,20 @@ def fails(words: str, *sources: Path) -> None:
 
 def test_a_folder_gives_what_looks_like_a_photo_in_order(tmp_path: Path) -> None:
     touch(tmp_path, "b.JPG", "a.png", "notes.txt", "._a.png", ".git/c.jpg", "z/d.webp", "y/x/e.tiff", "no-suffix")
-    found = find_photos([tmp_path])
+    found, _ = find_photos([tmp_path])
     assert list(found) == ["a", "b", "e", "d"]
     assert found["e"] == tmp_path / "y" / "x" / "e.tiff"
 
 
 def test_files_come_as_they_are_named(tmp_path: Path) -> None:
     touch(tmp_path, "b.jpg", "a", "c.d.jpg")
-    assert list(find_photos([tmp_path / "b.jpg", tmp_path / "a", tmp_path / "c.d.jpg"])) == ["b", "a", "c.d"]
+    assert list(find_photos([tmp_path / "b.jpg", tmp_path / "a", tmp_path / "c.d.jpg"])[0]) == ["b", "a", "c.d"]
 
 
 def test_an_official_dataset_gives_its_images(tmp_path: Path) -> None:
     write_image(tmp_path, "10", "[/EN#1/people A man] .\n", photo=(10, 10))
     touch(tmp_path, "poster.jpg")
-    assert find_photos([tmp_path]) == {"10": tmp_path / "images" / "10.jpg"}
+    assert find_photos([tmp_path]) == ({"10": tmp_path / "images" / "10.jpg"}, [])
 
 
 def test_a_dataset_of_lines_gives_its_own_ids(tmp_path: Path) -> None:
@@ -50,13 +50,21 @@ def test_a_dataset_of_lines_gives_its_own_ids(tmp_path: Path) -> None:
         {"image": "p/two.jpg", "width": 9, "height": 9, "captions": []},
     ]
     touch(tmp_path, "p/one.jpg", "p/two.jpg")
-    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert find_photos([tmp_path / "d.jsonl"]) == {"first": tmp_path / "p/one.jpg", "two": tmp_path / "p/two.jpg"}
+    file = tmp_path / "d.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    both = {"first": tmp_path / "p/one.jpg", "two": tmp_path / "p/two.jpg"}
+    assert find_photos([file]) == (both, [])
+    file.write_text("\n".join([json.dumps(lines[0]), "[]", json.dumps(lines[1])]))
+    found, problems = find_photos([file])
+    assert found == both
+    assert [problem.split(": ")[0] for problem in problems] == [f"{file}:2"]
+    file.write_text("[]\n[]\n")
+    fails(r"d\.jsonl:1: ", file)
 
 
 def test_one_file_twice_is_one_photo_and_two_files_of_one_id_are_refused(tmp_path: Path) -> None:
     touch(tmp_path, "p/a.jpg", "q/a.png")
-    assert list(find_photos([tmp_path / "p", tmp_path / "p" / "a.jpg", tmp_path / "q" / ".." / "p"])) == ["a"]
+    assert list(find_photos([tmp_path / "p", tmp_path / "p" / "a.jpg", tmp_path / "q" / ".." / "p"])[0]) == ["a"]
     fails(r"q/a\.png: its image id 'a' is that of .*p/a\.jpg too; rename one", tmp_path)
 
 
@@ -68,7 +76,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_the_limit_comes_before_the_shard(tmp_path: Path) -> None:
     touch(tmp_path, *(f"{n:02d}.jpg" for n in range(30)))
-    parts = [set(find_photos([tmp_path], 10, Part(number, 3))) for number in (1, 2, 3)]
+    parts = [set(find_photos([tmp_path], 10, Part(number, 3))[0]) for number in (1, 2, 3)]
     assert sorted(image for part in parts for image in part) == [f"{n:02d}" for n in range(10)]
 
 

@@ -70,11 +70,12 @@ def extract(
 
     if boxes is not None and proposals is not None:
         raise DataError("--boxes and --proposals both say which boxes: choose one")
-    photos = find_photos(images, limit, parse_part(shard) if shard is not None else None)
+    photos, problems = find_photos(images, limit, parse_part(shard) if shard is not None else None)
     source = None if boxes is None else given_boxes(boxes)
     if proposals is not None:
         source = detected_boxes(proposals, regions)
     extractor = RegionExtractor.from_pretrained(weights, runtime)
     report = run(photos, out, extractor, count=regions, source=source, workers=workers)
-    counts = {"written": report.written, "already there": report.already_there, "skipped": len(report.problems)}
-    print_counts("photos", out, counts, report.problems)
+    problems += report.problems
+    counts = {"written": report.written, "already there": report.already_there, "skipped": len(problems)}
+    print_counts("photos", out, counts, problems)

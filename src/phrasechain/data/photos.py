@@ -44,36 +44,46 @@ def parse_part(text: str) -> Part:
     return part
 
 
-def find_photos(sources: Sequence[Path], limit: int | None = None, part: Part | None = None) -> dict[str, Path]:
+def find_photos(
+    sources: Sequence[Path], limit: int | None = None, part: Part | None = None
+) -> tuple[dict[str, Path], list[str]]:
     """The photos that are meant, by image id: a file, those in and below a folder, those of a dataset.
 
     The id is the name without suffix, or what a ``.jsonl`` dataset says. Folders are read in the order of their names.
-    The first ``limit`` photos are taken, and of those the ``part``.
+    The first ``limit`` photos are taken, and of those the ``part``. Second comes what is wrong with lines of a
+    ``.jsonl`` dataset that cannot be used, whichever photos they mean.
     """
     found: dict[str, Path] = {}
+    problems: list[str] = []
     for source in sources:
-        photos = _photos_of(source)
+        photos, wrong = _photos_of(source)
         if not photos:
-            raise DataError(f"{source}: no photos there (files that end with {', '.join(SUFFIXES)})")
+            raise DataError(
+                wrong[0] if wrong else f"{source}: no photos there (files that end with {', '.join(SUFFIXES)})"
+            )
+        problems += wrong
         for image, path in photos:
             other = found.setdefault(image, path)
             if other != path and other.resolve() != path.resolve():
                 raise DataError(
                     f"{path}: its image id {image!r} is that of {other} too; rename one, or make two stores"
                 )
-    return {image: path for image, path in islice(found.items(), limit) if part is None or part.holds(image)}
+    mine = {image: path for image, path in islice(found.items(), limit) if part is None or part.holds(image)}
+    return mine, problems
 
 
-def _photos_of(source: Path) -> list[tuple[str, Path]]:
+def _photos_of(source: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     if source.is_dir():
         folders = (source / name for name in IMAGE_FOLDERS if (source / name).is_dir()) if is_official(source) else ()
-        return [(path.stem, path) for path in photos_below(next(iter(folders), source))]
+        return [(path.stem, path) for path in photos_below(next(iter(folders), source))], []
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     if source.suffix == ".jsonl":
-        examples = open_dataset(source).examples()
-        return [(example.image, example.path or source.parent / example.image) for example in examples]
-    return [(source.stem, source)]
+        dataset = open_dataset(source)
+        examples = dataset.examples(on_error="skip")
+        photos = [(example.image, example.path or source.parent / example.image) for example in examples]
+        return photos, [problem.message for problem in dataset.problems]
+    return [(source.stem, source)], []
 
 
 def photos_below(folder: Path) -> Iterator[Path]:
