@@ -168,6 +168,14 @@ def test_phrases_are_found(grounder: Grounder, photo: Path) -> None:
     assert len(grounder.ground(photo, CAPTION).phrases) > 1
 
 
+def test_full_width_words_are_read_as_plain_ones(grounder: Grounder, photo: Path) -> None:
+    wide = CAPTION.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)})
+    wanted = grounder.ground(photo, CAPTION, PHRASES).phrases
+    found = grounder.ground(photo, wide, [(phrase.start, phrase.end) for phrase in wanted]).phrases
+    assert [phrase.text for phrase in found] == [wide[phrase.start : phrase.end] for phrase in wanted]
+    assert [(phrase.category, phrase.box) for phrase in found] == [(phrase.category, phrase.box) for phrase in wanted]
+
+
 def test_a_caption_without_phrases(grounder: Grounder, photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grounder.parts.finder, "find", lambda text: [])
     found = grounder.ground(photo, "is it so ?")
