@@ -104,15 +104,16 @@ def refine(scores: Scores, batch: Batch) -> Tensor:
 
 
 def consensus_boxes(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """The region of highest expected agreement and the mean of the boxes that agree with it: (P,) and (P, 4).
+    """The region of highest expected agreement and the median of the boxes that agree with it: (P,) and (P, 4).
 
     Two boxes agree by a = sigmoid(12 (IoU − 0.5)), near what the metric rewards but smooth. The region is
-    argmax_k Σ_k' p(k') a(k, k'); the mean weighs each box k' by p(k') a(k, k'). From (P, K) and (P, K, 4).
+    argmax_k Σ_k' p(k') a(k, k'); each side of its box is the median of that side of all boxes k', weighed by
+    p(k') a(k, k'). A mean would be as often right, but draws every box towards the middle. From (P, K) and (P, K, 4).
     """
     size = max(1, _CHUNK // boxes.shape[1] ** 2)
     chunks = zip(torch.split(probabilities, size), torch.split(boxes, size), strict=True)
-    regions, means = zip(*(_consensus_of_few(*chunk) for chunk in chunks), strict=True)
-    return torch.cat(regions), torch.cat(means)
+    regions, medians = zip(*(_consensus_of_few(*chunk) for chunk in chunks), strict=True)
+    return torch.cat(regions), torch.cat(medians)
 
 
 def _consensus_of_few(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,7 +122,15 @@ def _consensus_of_few(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Ten
     region = expected.masked_fill(probabilities == 0, -1.0).argmax(-1)
     rows = torch.arange(len(region), device=region.device)
     weight = probabilities * agreement[rows, region]  # (P, K)
-    return region, (weight[..., None] * boxes).sum(1) / weight.sum(1, keepdim=True)
+    return region, _median(weight, boxes)
+
+
+def _median(weight: Tensor, boxes: Tensor) -> Tensor:
+    """Of each side, the first value with half of the weight up to it: (P, K) and (P, K, 4) to (P, 4)."""
+    sides, order = boxes.sort(1)
+    weight = weight[..., None].expand_as(boxes).gather(1, order).cumsum(1)  # (P, K, 4)
+    place = (weight < weight[:, -1:] / 2).sum(1, keepdim=True)
+    return sides.gather(1, place)[:, 0]
 
 
 def ranked(decoded: Decoded, batch: Batch, count: int) -> list[tuple[Tensor, Tensor]]:
