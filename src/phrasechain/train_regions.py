@@ -61,11 +61,11 @@ class Recipe:
     size: int = 384
     anchors: int = 9  # for each of the two maps
     head_epochs: int = 3  # in which the trunk keeps its weights
-    epochs: int = 7  # in all
+    epochs: int = 10  # in all
     batch: int = 16
     rate: float = 2e-3
     trunk_rate: float = 2e-3  # as a share of each weight tensor's size: folded ones differ by a factor of fifty
-    weight_decay: float = 0.02
+    weight_decay: float = 0.05
     frozen_stages: int = 3  # of the trunk, with its first convolution
     rare_word: int = 5  # words that occur less often are not taught
     seed: int = 0

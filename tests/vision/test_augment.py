@@ -32,22 +32,24 @@ def test_the_whole_photo_is_no_crop() -> None:
 
 
 @given(st.integers(0, 10_000))
-def test_windows_lie_within_the_photo(seed: int) -> None:
+def test_a_side_is_within_the_photo_or_holds_all_of_it(seed: int) -> None:
     x0, y0, x1, y1 = random_window(np.random.default_rng(seed))
-    assert 0 <= x0 < x1 <= 1
-    assert 0 <= y0 < y1 <= 1
+    for start, end in ((x0, x1), (y0, y1)):
+        assert 0.6 - 1e-9 <= end - start <= 1.3 + 1e-9
+        assert (start >= 0 and end <= 1) or (start <= 0 and end >= 1)
 
 
 @given(st.integers(0, 10_000))
 def test_boxes_follow_the_pixels(seed: int) -> None:
-    """A bright rectangle in a dark photo is where its box says, in whatever view."""
+    """A red rectangle in a dark photo is where its box says, in whatever view."""
     pixels = np.zeros((120, 160, 3), np.uint8)
-    pixels[24:60, 32:96] = 255
+    pixels[24:60, 32:96, 0] = 255
     lesson = Lesson(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
     view, seen = random_view(Image.fromarray(pixels), lesson, WORDS, 64, np.random.default_rng(seed))
     if len(seen.boxes) == 0:
         return
-    rows, columns = np.nonzero(view[:, :, 0] > view[:, :, 0].max() / 2)
+    redness = view[:, :, 0].astype(int) - view[:, :, 1]
+    rows, columns = np.nonzero(redness > redness.max() / 2)
     found = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / 64
     torch.testing.assert_close(found.float(), seen.boxes[0], atol=0.04, rtol=0)
 
@@ -63,5 +65,12 @@ def test_colours_keep_their_hue() -> None:
     red = Image.new("RGB", (40, 40), (200, 40, 40))
     for seed in range(20):
         view, _ = random_view(red, LESSON, WORDS, 16, np.random.default_rng(seed))
-        assert (view[..., 0].astype(int) > view[..., 1]).all()
         assert (view[..., 1] == view[..., 2]).all()
+        assert (view[..., 0].astype(int) > view[..., 1])[4:12, 4:12].all()  # beyond the photo all is grey
+
+
+def test_a_view_of_more_than_the_photo_is_grey_beyond_it() -> None:
+    white = Image.new("RGB", (40, 40), (255, 255, 255))
+    views = [random_view(white, LESSON, WORDS, 16, np.random.default_rng(seed))[0] for seed in range(20)]
+    assert any(view.min() < 0.7 * view.max() for view in views)
+    assert all((view == view[..., :1]).all() for view in views)

@@ -22,7 +22,7 @@ def train_regions(
     dimension: Annotated[int, typer.Option(min=1, max=4096, help="Features of a region.")] = 256,
     size: Annotated[int, typer.Option(min=64, max=2048, help="The side that photos are squashed to.")] = 384,
     anchors: Annotated[int, typer.Option(min=1, max=64, help="Anchors at each place of a map.")] = 9,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 7,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and views.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Other views of a photo and of what its captions name: mirrored, cropped, lighter or darker.
+"""Other views of a photo and of what its captions name: mirrored, nearer, farther, lighter or darker.
 
 Left and right change places in the words when the photo is mirrored; light and contrast change, hues never do, since
 captions name colours; a crop cuts no named box by more than a little.
@@ -16,8 +16,9 @@ from PIL import Image, ImageEnhance
 from phrasechain.boxes import area_xyxy
 from phrasechain.vision.words import Lesson, Vocabulary, mirror
 
-_WHOLE = 2 / 3  # how often a photo is not cropped
-_SMALLEST_CROP = 0.7  # of a side
+_WHOLE = 1 / 3  # how often a photo is seen as it is
+_SIDES = (0.6, 1.3)  # of a photo, that another view shows: a part of it, or more than there is
+_GREY = (127, 127, 127)  # what lies beyond the photo
 _KEPT = 0.7  # the share of a named box that a crop must leave, or the box is forgotten
 _LIGHT = 0.25  # how far brightness and contrast go
 
@@ -29,8 +30,9 @@ def random_view(
     window = random_window(chance)
     lesson = crop(lesson, window)
     x0, y0, x1, y1 = window
-    part = (x0 * image.width, y0 * image.height, x1 * image.width, y1 * image.height)
-    view = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
+    view = Image.new("RGB", (round((x1 - x0) * image.width) or 1, round((y1 - y0) * image.height) or 1), _GREY)
+    view.paste(image, (round(-x0 * image.width), round(-y0 * image.height)))
+    view = view.resize((size, size), Image.Resampling.BILINEAR)
     for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast):
         view = enhance(view).enhance(1 + chance.uniform(-_LIGHT, _LIGHT))
     pixels = np.asarray(view)
@@ -40,12 +42,18 @@ def random_view(
 
 
 def random_window(chance: np.random.Generator) -> tuple[float, float, float, float]:
-    """The whole photo or, less often, a part of it: x0, y0, x1, y1 in shares of its sides."""
+    """The whole photo, a part of it, or more than it: x0, y0, x1, y1 in shares of its sides."""
     if chance.random() < _WHOLE:
         return 0.0, 0.0, 1.0, 1.0
-    width, height = chance.uniform(_SMALLEST_CROP, 1, 2)
-    x0, y0 = chance.uniform(0, 1 - width), chance.uniform(0, 1 - height)
-    return x0, y0, x0 + width, y0 + height
+    (x0, x1), (y0, y1) = _random_side(chance), _random_side(chance)
+    return x0, y0, x1, y1
+
+
+def _random_side(chance: np.random.Generator) -> tuple[float, float]:
+    length = chance.uniform(*_SIDES)
+    least, most = sorted((0.0, 1 - length))  # within the photo, or beyond it on both sides
+    start = chance.uniform(least, most)
+    return start, start + length
 
 
 def crop(lesson: Lesson, window: tuple[float, float, float, float]) -> Lesson:

@@ -24,7 +24,7 @@ from phrasechain.vision.weights import load_network
 REGIONS = 100
 _CANDIDATES = 2500  # best anchors that suppression looks at
 _SAME_PROPOSAL, _SAME_REGION = 0.6, 0.55  # the overlap above which two are the same, before and after they are moved
-_SPARE = 1.5  # proposals that are judged for each region: few regions are the first of many
+_SPARE = 1.3  # proposals that are judged for each region: few regions are the first of many
 _AT_ONCE = 500  # boxes that are described at once, so that thousands of given ones fit into the memory
 
 

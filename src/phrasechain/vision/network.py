@@ -21,16 +21,18 @@ from phrasechain.vision.anchors import anchor_grid
 from phrasechain.vision.trunk import CHANNELS, Trunk, relu6
 
 WIDTH = 128  # channels of the pyramid
+GRAIN = 64  # of them, as many as boxes are pooled from
 CELLS = 5  # a region is pooled as CELLS × CELLS
 SEMANTIC = 1280  # channels of the trunk's last layer
 HIDDEN = 512
+_DROPOUT = 0.3  # of the region head's units while it learns: five thousand photos are soon known by heart
 _LARGEST_GROWTH = 4.0  # of a proposal over its anchor, as a logarithm
 
 
 class Maps(NamedTuple):
     """What an image is turned into once, for its proposals and for the features of any box."""
 
-    fine: Tensor  # (B, WIDTH, S/16, S/16)
+    fine: Tensor  # (B, GRAIN, S/16, S/16)
     meaning: Tensor  # (B, HIDDEN, S/32, S/32): what the region head makes of the trunk's last layer
 
 
@@ -101,18 +103,20 @@ class RegionHead(nn.Module):
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
-        self.shape = nn.Linear(CELLS * CELLS * WIDTH, HIDDEN)
+        self.grain = Layer(WIDTH, GRAIN, 1)
+        self.shape = nn.Linear(CELLS * CELLS * GRAIN, HIDDEN)
         self.meaning = nn.Linear(SEMANTIC, HIDDEN)
         self.place = nn.Linear(5, HIDDEN)
         self.norm = nn.LayerNorm(HIDDEN)
+        self.dropout = nn.Dropout(_DROPOUT)
         self.feature = nn.Linear(HIDDEN, dimension)
         self.judge = nn.Linear(HIDDEN, 5)
 
     def forward(self, maps: Maps, boxes: Tensor) -> Described:
-        pooled = roi_align(maps.fine, boxes, CELLS).flatten(2)  # (B, K, CELLS²·WIDTH)
+        pooled = roi_align(maps.fine, boxes, CELLS).flatten(2)  # (B, K, CELLS²·GRAIN)
         meaning = roi_align(maps.meaning, boxes, 1).flatten(2)  # (B, K, HIDDEN)
         place = spatial_features_xyxy(boxes, boxes.new_ones(2))
-        hidden = F.relu(self.norm(self.shape(pooled) + meaning + self.place(place)))
+        hidden = self.dropout(F.relu(self.norm(self.shape(pooled) + meaning + self.place(place))))
         judged = self.judge(hidden)
         return Described(self.feature(hidden), shift(judged[..., 1:], boxes), judged[..., 0])
 
@@ -143,7 +147,7 @@ class RegionNetwork(nn.Module):
         said = torch.cat([head(x) for head, x in zip(self.propose, (fine, coarse), strict=True)], 1)  # (B, N, 5)
         semantic = relu6(self.widen(c5)).permute(0, 2, 3, 1)  # (B, S/32, S/32, SEMANTIC)
         meaning = self.describe.meaning(semantic)  # before it is pooled, not after: the same, once for all boxes
-        maps = Maps(fine, meaning.permute(0, 3, 1, 2))
+        maps = Maps(F.relu(self.describe.grain(fine)), meaning.permute(0, 3, 1, 2))
         return maps, Dense(said[..., 0], shift(said[..., 1:], self.anchors))
 
 

@@ -17,7 +17,7 @@ from phrasechain.vision.words import Lesson
 
 #: How much each loss counts.
 WEIGHTS = {"score": 1.0, "extent": 2.0, "quality": 1.0, "refine": 1.0, "words": 0.1, "phrases": 1.0}
-_CANDIDATES, _PROPOSALS, _OVERLAP = 300, 48, 0.6
+_CANDIDATES, _PROPOSALS, _OVERLAP = 500, 64, 0.6
 _JITTER = 0.1  # of a named box's sides, for boxes that are almost right
 _RARE = -5.0  # a word's logit before anything is learnt
 _DROPOUT = 0.2  # of the features, so that words are known by more than one of them

@@ -19,7 +19,7 @@ from phrasechain.errors import DataError, one_line
 from phrasechain.files import reason, write_atomically
 from phrasechain.vision.network import RegionNetwork, without_norms
 
-FORMAT = "phrasechain regions 2"
+FORMAT = "phrasechain regions 3"
 _LARGEST = 1 << 28  # bytes; the embedded file has 13 million
 _LARGEST_SIDE = 2048  # of the square that photos are squashed to
 _MOST_ANCHORS = 100
