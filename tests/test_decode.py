@@ -105,7 +105,7 @@ def test_consensus_by_loops(batch: Batch, chunk: int, monkeypatch: pytest.Monkey
         weights = [float(p[row, other]) * agree(best, other) for other in real]
         assert regions[row] == best
         for side in range(4):
-            pairs = sorted((float(boxes[row, other, side]), weight) for other, weight in zip(real, weights, strict=True))
+            pairs = sorted(zip(boxes[row, real, side].tolist(), weights, strict=True))
             below = [value for value, _ in pairs if sum(w for v, w in pairs if v <= value) < sum(weights) / 2]
             assert medians[row, side].item() == pytest.approx(pairs[len(below)][0], abs=1e-4)
 
