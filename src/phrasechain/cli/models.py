@@ -11,18 +11,24 @@ from phrasechain.errors import DataError
 from phrasechain.files import require_writable, write_output
 from phrasechain.terminal import printable
 
+#: Options that several commands have.
+TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")]
+ConfigFile = Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
 
 def train(
     data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
     out: Annotated[Path, typer.Option(metavar="RUN", help="The run's folder, new or to go on with.")],
     preset: Annotated[str, typer.Option(help="The model: corrected, small, paper or authors.")] = "corrected",
-    recipe: Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")] = None,
-    config: Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    recipe: TrainingRecipe = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option(help="Write scalars for TensorBoard too.")] = False,
 ) -> None:
     """Train a grounding model; docs/training.md lists what can be set.
@@ -51,12 +57,10 @@ def compare(
     budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
     split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
     preset: Annotated[str, typer.Option(help="What the rows have in common: corrected, small, paper …")] = "corrected",
-    recipe: Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")] = None,
-    config: Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    recipe: TrainingRecipe = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    device: Device = "auto",
 ) -> None:
     """Train and score the models of the paper's tables on this data, with tests, as Markdown, JSON and a picture.
 
