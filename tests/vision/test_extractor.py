@@ -13,7 +13,7 @@ from phrasechain.errors import DataError
 from phrasechain.schema import Regions
 from phrasechain.vision.extractor import RegionExtractor, propose, settle
 from phrasechain.vision.network import Dense, Described
-from phrasechain.vision.nms import first_kept, suppress
+from phrasechain.vision.nms import first_kept, in_turn, suppress
 from phrasechain.vision.pixels import Photo
 from tiny_regions import DIMENSION, SIZE, make_network
 
@@ -143,13 +143,26 @@ def test_the_best_of_what_overlaps_is_proposed_first() -> None:
 
 def test_regions_are_ranked_by_both_heads_and_moved() -> None:
     described = Described(torch.zeros(1, 4, 1), BOXES[None], torch.tensor([[5.0, 3.0, 1.0, 0.0]]))
-    score = torch.tensor([0.0, 1.0, 2.0, 2.0])
+    score = torch.tensor([1.0, 1.0, 3.0, 2.0])
     settled = settle(described, score, 3)
-    assert settled.score.tolist() == [5, 3, 2]  # the second box, of score 4, gives way to the first
-    assert torch.equal(settled.boxes, BOXES[[0, 2, 3]].clamp(0, 1))
-    filled = settle(described, score, 10)  # and comes back, last, where there are too few
-    assert torch.equal(filled.boxes, BOXES[[0, 2, 3, 1]].clamp(0, 1))
-    assert filled.score.tolist() == [5, 3, 2, 2]
+    torch.testing.assert_close(settled.score, torch.tensor([3.0, 2, 1]), atol=1e-3, rtol=0)
+    assert torch.equal(settled.boxes, BOXES[[0, 2, 3]].clamp(0, 1))  # the second gives way to the first
+    every = settle(described, score, 10)  # and comes last
+    assert torch.equal(every.boxes, BOXES[[0, 2, 3, 1]].clamp(0, 1))
+    assert every.score[-1] < -5
+
+
+@pytest.mark.parametrize(("count", "turns"), [(36, 36), (100, 80), (120, 96)])
+def test_the_last_places_go_to_the_surest_of_the_others(count: int, turns: int) -> None:
+    chance = torch.Generator().manual_seed(0)
+    corners = torch.rand(130, 2, generator=chance) * 0.5
+    boxes = torch.cat((corners, corners + 0.1 + torch.rand(130, 2, generator=chance) * 0.4), 1)
+    score = torch.randn(130, generator=chance)
+    found = settle(Described(torch.zeros(1, 130, 1), boxes[None], score[None]), score, count)
+    first = in_turn(boxes, score, turns)[0].tolist()
+    others = sorted(set(range(130)) - set(first), key=lambda place: -float(score[place]))
+    assert torch.equal(found.boxes, boxes[first + others[: count - turns]])
+    assert (found.score.diff() <= 0).all()
 
 
 def test_boxes_without_area_are_no_regions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -10,20 +11,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from phrasechain.boxes import area_xyxy, clip_xyxy
 from phrasechain.data.shard import StoreInfo
 from phrasechain.errors import DataError
 from phrasechain.schema import Regions
-from phrasechain.vision.network import Dense, Described, RegionNetwork
-from phrasechain.vision.nms import first_kept
+from phrasechain.vision.network import Dense, Described, Maps, RegionNetwork
+from phrasechain.vision.nms import first_kept, in_turn
 from phrasechain.vision.pixels import Photo
 from phrasechain.vision.runtime import load_runtime
 from phrasechain.vision.weights import load_network
 
 REGIONS = 100
 _CANDIDATES = 2500  # best anchors that suppression looks at
-_SAME_PROPOSAL, _SAME_REGION = 0.6, 0.55  # the overlap above which two are the same, before and after they are moved
+_SAME = 0.6  # the overlap above which two proposals are the same
+_TURNS = 80  # of 100 regions, as many as are taken for what they add to those before
 _SPARE = 1.3  # proposals that are judged for each region: few regions are the first of many
 _AT_ONCE = 500  # boxes that are described at once, so that thousands of given ones fit into the memory
 
@@ -65,8 +68,7 @@ class RegionExtractor:
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
         maps, dense = self._look(as_input(torch.from_numpy(photo.pixels)[None]))
         if given is None:
-            proposed = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
-            chosen, score = settle(self._describe(maps, proposed.boxes[None]), proposed.score, count)
+            chosen, score = find(self._describe, maps, dense, count)
         else:
             chosen, score = given, None
         parts = [self._describe(maps, part[None]) for part in chosen.split(_AT_ONCE)]  # type: ignore[no-untyped-call]
@@ -94,36 +96,43 @@ class Scored(NamedTuple):
     score: Tensor  # (K,) logits
 
 
+def find(describe: Callable[[Maps, Tensor], Described], maps: Maps, dense: Dense, count: int = REGIONS) -> Scored:
+    """The regions of one photo."""
+    proposed = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
+    return settle(describe(maps, proposed.boxes[None]), proposed.score, count)
+
+
 def propose(dense: Dense, count: int) -> Scored:
     """The ``count`` best candidates of one photo that are not the same."""
     score, best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1]))
-    return _different(dense.boxes[0, best], score, _SAME_PROPOSAL, count)
+    boxes, score = _inside(dense.boxes[0, best], score)
+    kept = first_kept(boxes, _SAME, count)
+    return Scored(boxes[kept], score[kept])
 
 
 def settle(described: Described, score: Tensor, count: int) -> Scored:
-    """Rank proposals (1, M) by what both heads think of them, and keep the ``count`` best of the moved ones.
+    """Of proposals (1, M), moved, the ``count`` that show most, by what both heads think of them.
 
-    Those that are different come first; where they are too few, the best of the others follow.
+    Most are taken in turn, each for what it adds to those before. The last places go to the best of the others: almost
+    the same as some of the first, and perhaps a better fit.
     """
-    score, order = (score + described.quality[0]).sort(descending=True, stable=True)
-    return _different(described.boxes[0, order], score, _SAME_REGION, count, fill=True)
+    boxes, score = _inside(described.boxes[0], (score + described.quality[0]) / 2)
+    first, worth = in_turn(boxes, score, min(count, max(_TURNS, math.ceil(_TURNS / REGIONS * count))))
+    others = torch.ones(len(boxes), dtype=torch.bool)
+    others[first] = False
+    rest = score.masked_fill(~others, -math.inf).sort(descending=True, stable=True).indices
+    rest = rest[: min(count, len(boxes)) - len(first)]
+    worth = torch.cat((worth, F.logsigmoid(score[rest]).clamp(max=worth[-1])))
+    return Scored(boxes[torch.cat((first, rest))], worth - torch.log1p(-worth.exp()))
 
 
-def _different(boxes: Tensor, score: Tensor, overlap: float, count: int, fill: bool = False) -> Scored:
-    """Suppression of sorted boxes (M, 4), cut at the photo's border; the whole photo where none has an area."""
+def _inside(boxes: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+    """Boxes (M, 4) cut at the photo's border, with their scores (M,); the whole photo where none has an area."""
     boxes = boxes.clamp(0, 1)
     has_area = area_xyxy(boxes) > 0
-    boxes, score = boxes[has_area], score[has_area]
-    if not len(boxes):
-        return Scored(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.zeros(1))
-    kept = first_kept(boxes, overlap, count)
-    if fill and len(kept) < count:
-        others = torch.ones(len(boxes), dtype=torch.bool)
-        others[kept] = False
-        rest = others.nonzero()[: count - len(kept), 0]
-        below = score[kept[-1]]
-        return Scored(torch.cat((boxes[kept], boxes[rest])), torch.cat((score[kept], score[rest].clamp(max=below))))
-    return Scored(boxes[kept], score[kept])
+    if not bool(has_area.any()):
+        return torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.zeros(1)
+    return boxes[has_area], score[has_area]
 
 
 def _checked(boxes: NDArray[np.floating], image: str) -> Tensor:
