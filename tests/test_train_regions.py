@@ -9,40 +9,26 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 from official_layout import write_image
-from phrasechain.data.dataset import is_dev
 from phrasechain.errors import DataError
+from phrasechain.resume import CHECKPOINT
 from phrasechain.run_folder import read_metrics
-from phrasechain.train_regions import CHECKPOINT, Recipe, rate_at, train_regions
+from phrasechain.train_regions import Recipe, rate_at, train_regions
 from phrasechain.vision.teacher import WEIGHTS
 from published import random_weights
+from tiny_photos import write_dataset
 
 RECIPE = Recipe(dimension=8, size=64, anchors=2, head_epochs=1, epochs=2, batch=4, rare_word=1, checkpoint_steps=3)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty-odd photos of one bright rectangle each, in the official layout."""
-    root = tmp_path_factory.mktemp("data")
-    chance = np.random.default_rng(0)
-    ids = [str(number) for number in range(1000, 1040)]
-    ids = [name for name in ids if not is_dev(name)][:22] + [name for name in ids if is_dev(name)][:2]
-    for name in ids:
-        x, y = chance.integers(5, 45, 2).tolist()
-        box = (x, y, x + 39, y + 29)
-        write_image(root, name, "[/EN#1/other A box] here .\n", [(["1"], [box], {})])
-        pixels = np.zeros((80, 100, 3), np.uint8)
-        pixels[y - 1 : y + 29, x - 1 : x + 39] = 255
-        Image.fromarray(pixels).save(root / "images" / f"{name}.jpg")
-    (root / "train.txt").write_text("".join(f"{name}\n" for name in ids))
-    return root
+    return write_dataset(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,17 @@ was killed goes on as if it had not been.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -28,28 +27,30 @@ from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
 from phrasechain.errors import DataError, one_line
-from phrasechain.files import write_atomically
+from phrasechain.files import read_bounded, write_atomically
 from phrasechain.memory import keep_freed_memory
 from phrasechain.progress import progress_bar
+from phrasechain.resume import CHECKPOINT, load_state, save_state
 from phrasechain.run_folder import claimed, forget_after, log, read_metrics
 from phrasechain.schema import Example, Regions
 from phrasechain.vision.anchors import cluster_sides
-from phrasechain.vision.augment import random_view
+from phrasechain.vision.augment import paint, random_view, see_lesson
 from phrasechain.vision.extractor import RegionExtractor, as_input
 from phrasechain.vision.kept_maps import keep_maps, kept_maps
 from phrasechain.vision.network import RegionNetwork
 from phrasechain.vision.pixels import read_photo, read_rgb
 from phrasechain.vision.region_losses import NEAR
 from phrasechain.vision.teacher import WEIGHTS, LessonBatch, Teacher, stack_lessons
+from phrasechain.vision.trunk import Trunk
 from phrasechain.vision.weights import save_network
 from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, mirror, read_lesson
 
 LEVELS = 2
-CHECKPOINT = "checkpoint.safetensors"
 _WARM_UP, _LAST_RATE = 0.05, 0.01
 _CLIP = 10.0
 _STRIDE = 32  # of the coarsest map
 _WATCHED = 150  # photos of dev, and of fit, that are scored after each epoch
+_CONFIG_LIMIT = 1 << 20  # bytes
 _MAPS = "maps"  # the folder, in that of the run, for what the trunk makes of the photos
 
 
@@ -77,16 +78,10 @@ class _Run:
 
     def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
         self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
-        trunk = list(teacher.network.trunk.parameters())
-        known = {id(weight) for weight in trunk}
-        heads = [weight for weight in teacher.parameters() if id(weight) not in known]
-        self.tuned = [weight for weight in trunk if weight.requires_grad]
+        heads, self.tuned = heads_and_trunk(teacher)
         groups: list[dict[str, Any]] = [{"params": heads, "peak": recipe.rate, "start": 0.0}]
-        for weight in self.tuned:
-            size = float(weight.detach().square().mean().sqrt())
-            groups.append(
-                {"params": [weight], "peak": recipe.trunk_rate * size, "start": recipe.head_epochs / recipe.epochs}
-            )
+        for group in trunk_groups(self.tuned, recipe.trunk_rate):
+            groups.append(group | {"start": recipe.head_epochs / recipe.epochs})
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
         self.step = 0
 
@@ -113,36 +108,12 @@ class _Run:
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
     def save(self) -> None:
-        tensors = {f"weights.{name}": weight for name, weight in self.teacher.state_dict().items()}
-        for number, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
-        data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"step": str(self.step)})
-        write_atomically(self.folder / CHECKPOINT, data)
+        save_state(self.folder, self.step, self.teacher, self.optimizer, {})
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
-        path = self.folder / CHECKPOINT
-        if not path.exists():
-            return
-        try:
-            with safe_open(path, "pt") as file:
-                self.step = int((file.metadata() or {})["step"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            self.teacher.load_state_dict(_part(tensors, "weights."))
-            self._load_moments(_part(tensors, "optimizer."))
-        except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
-            raise DataError(f"{path}: broken checkpoint: {one_line(error)}; remove it to begin anew") from None
-
-    def _load_moments(self, tensors: Mapping[str, Tensor]) -> None:
-        """The optimizer's state, in the weights' own layout in memory: its fused step trusts that they agree."""
-        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            number, kind = name.split(".")
-            if value.dim():
-                value = torch.empty_like(weights[int(number)].detach()).copy_(value)
-            moments.setdefault(int(number), {})[kind] = value
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+        if (self.folder / CHECKPOINT).exists():
+            self.step, _ = load_state(self.folder, self.teacher, self.optimizer)
 
 
 def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = None, limit: int | None = None) -> Path:
@@ -167,11 +138,22 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
             run.resume()
             forget_after(out, run.step)
             if run.step < run.head_steps:
-                keep_maps(out / _MAPS, teacher.network.trunk, [_path(example) for example in fit], recipe.size)
+                keep_maps(out / _MAPS, teacher.network.trunk, [photo_path(example) for example in fit], recipe.size)
             _learn(run, batches, dev[:_WATCHED])
             save_network(weights, teacher.network)
             shutil.rmtree(out / _MAPS, ignore_errors=True)
     return weights
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of a run."""
+    path = folder / "config.json"
+    text = read_bounded(path, _CONFIG_LIMIT)
+    try:
+        found = dict(json.loads(text))
+        return Recipe(**{item.name: found[item.name] for item in fields(Recipe)})
+    except (ValueError, TypeError, KeyError):
+        raise DataError(f"{path}: not the configuration of a run of train-regions") from None
 
 
 def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
@@ -207,7 +189,7 @@ def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
         if not any(phrase.boxes for example in part for caption in example.captions for phrase in caption.phrases):
             raise DataError(f"{data}: no phrase with a box in its part {name!r}; there is nothing to learn from")
         for example in part:
-            _path(example)
+            photo_path(example)
 
 
 @torch.inference_mode()
@@ -216,7 +198,7 @@ def score(teacher: Teacher, examples: Sequence[Example], vocabulary: Vocabulary)
     teacher.eval()
     extractor = RegionExtractor(teacher.network, "")
     regions = {
-        example.image: extractor.regions(example.image, read_photo(_path(example), extractor.size))
+        example.image: extractor.regions(example.image, read_photo(photo_path(example), extractor.size))
         for example in examples
     }
     gold = collect_gold(examples, "gold")
@@ -242,6 +224,19 @@ def _bag_accuracy(
     return float(torch.cat(right).double().mean())
 
 
+def heads_and_trunk(teacher: Teacher) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The weights of the heads, and those of the trunk that learn."""
+    trunk = list(teacher.network.trunk.parameters())
+    known = {id(weight) for weight in trunk}
+    heads = [weight for weight in teacher.parameters() if id(weight) not in known]
+    return heads, [weight for weight in trunk if weight.requires_grad]
+
+
+def trunk_groups(weights: Sequence[nn.Parameter], share: float) -> list[dict[str, Any]]:
+    """A group for each weight tensor, which learns at ``share`` of its size."""
+    return [{"params": [weight], "peak": share * float(weight.detach().square().mean().sqrt())} for weight in weights]
+
+
 def rate_at(done: float) -> float:
     """The learning rate as a share of its peak: none before the start, up in a straight line, down along a cosine."""
     if done < 0:
@@ -263,9 +258,14 @@ def _teacher(lessons: Sequence[Lesson], vocabulary_size: int, start: Path, recip
         teacher.load_published(_read_published(start))
     except (KeyError, RuntimeError, AttributeError, TypeError) as error:
         raise DataError(f"{start}: not the published weights of EfficientNet-Lite0: {one_line(error)}") from None
-    network.trunk.stem.requires_grad_(False)
-    network.trunk.early[: recipe.frozen_stages].requires_grad_(False)
+    keep_early_stages(network.trunk, recipe.frozen_stages)
     return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def keep_early_stages(trunk: Trunk, count: int) -> None:
+    """Let the first convolution and the ``count`` stages after it learn nothing."""
+    trunk.stem.requires_grad_(False)
+    trunk.early[:count].requires_grad_(False)
 
 
 def published_weights() -> Path:
@@ -331,10 +331,10 @@ class _Steps(Dataset[Any]):
         """Random views of photos: (B, S, S, 3) uint8."""
         views, lessons = [], []
         for number in numbers:
-            image = read_rgb(_path(self.examples[number]))
-            view, lesson = random_view(image, self.lessons[number], self.vocabulary, self.recipe.size, chance)
-            views.append(view)
-            lessons.append(lesson)
+            image = read_rgb(photo_path(self.examples[number]))
+            view = random_view(chance)
+            views.append(paint(image, view, self.recipe.size))
+            lessons.append(see_lesson(self.lessons[number], view, self.vocabulary))
         return torch.from_numpy(np.stack(views)), lessons
 
 
@@ -346,14 +346,10 @@ def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _path(example: Example) -> Path:
+def photo_path(example: Example) -> Path:
     if example.path is None or not example.path.exists():
         raise DataError(f"image {example.image}: there is no photo of it ({example.path})")
     return example.path
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def draw_curves(folder: Path) -> None:

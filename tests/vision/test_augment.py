@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phrasechain.vision.augment import crop, random_view, random_window
+from phrasechain.schema import Caption, Example, Phrase
+from phrasechain.vision.augment import View, crop, paint, random_view, random_window, see_example, see_lesson
 from phrasechain.vision.words import Lesson, Vocabulary
 
 WORDS = Vocabulary(("left", "right", "dog"))
@@ -12,6 +13,23 @@ LESSON = Lesson(
     boxes=torch.tensor([[0.1, 0.1, 0.4, 0.4], [0.6, 0.6, 0.9, 0.9], [0.0, 0.0, 1.0, 1.0]]),
     words=((0, 2), (1,)),
     phrases=((0, (2,)), (1, (1,)), (0, (0, 2))),
+)
+
+
+#: A photo of 160 × 120 with the box of `test_boxes_follow_the_pixels`.
+EXAMPLE = Example(
+    "photo",
+    None,
+    160,
+    120,
+    (
+        Caption(
+            0,
+            "Left dog",
+            ("Left", "dog"),
+            (Phrase("Left dog", 0, 8, 0, 2, "1", ("other",), ((32.0, 24.0, 96.0, 60.0),)),),
+        ),
+    ),
 )
 
 
@@ -45,10 +63,15 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
     pixels = np.zeros((120, 160, 3), np.uint8)
     pixels[24:60, 32:96, 0] = 255
     lesson = Lesson(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
-    view, seen = random_view(Image.fromarray(pixels), lesson, WORDS, 64, np.random.default_rng(seed))
-    if len(seen.boxes) == 0:
+    view = random_view(np.random.default_rng(seed))
+    seen = see_lesson(lesson, view, WORDS)
+    (phrase,) = see_example(EXAMPLE, view).captions[0].phrases
+    assert bool(phrase.boxes) == len(seen.boxes)
+    if not phrase.boxes:
         return
-    redness = view[:, :, 0].astype(int) - view[:, :, 1]
+    torch.testing.assert_close(torch.tensor(phrase.boxes), seen.boxes)
+    painted = paint(Image.fromarray(pixels), view, 64)
+    redness = painted[:, :, 0].astype(int) - painted[:, :, 1]
     rows, columns = np.nonzero(redness > redness.max() / 2)
     found = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / 64
     torch.testing.assert_close(found.float(), seen.boxes[0], atol=0.04, rtol=0)
@@ -56,7 +79,7 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
 
 def test_views_follow_from_the_seed() -> None:
     image = Image.effect_noise((80, 60), 50).convert("RGB")
-    one, other, third = (random_view(image, LESSON, WORDS, 32, np.random.default_rng(seed))[0] for seed in (1, 1, 2))
+    one, other, third = (paint(image, random_view(np.random.default_rng(seed)), 32) for seed in (1, 1, 2))
     assert np.array_equal(one, other)
     assert not np.array_equal(one, third)
 
@@ -64,13 +87,25 @@ def test_views_follow_from_the_seed() -> None:
 def test_colours_keep_their_hue() -> None:
     red = Image.new("RGB", (40, 40), (200, 40, 40))
     for seed in range(20):
-        view, _ = random_view(red, LESSON, WORDS, 16, np.random.default_rng(seed))
+        view = paint(red, random_view(np.random.default_rng(seed)), 16)
         assert (view[..., 1] == view[..., 2]).all()
         assert (view[..., 0].astype(int) > view[..., 1])[4:12, 4:12].all()  # beyond the photo all is grey
 
 
 def test_a_view_of_more_than_the_photo_is_grey_beyond_it() -> None:
     white = Image.new("RGB", (40, 40), (255, 255, 255))
-    views = [random_view(white, LESSON, WORDS, 16, np.random.default_rng(seed))[0] for seed in range(20)]
+    views = [paint(white, random_view(np.random.default_rng(seed)), 16) for seed in range(20)]
     assert any(view.min() < 0.7 * view.max() for view in views)
     assert all((view == view[..., :1]).all() for view in views)
+
+
+def test_sides_change_places_in_a_mirrored_caption() -> None:
+    (caption,) = see_example(EXAMPLE, View((0, 0, 1, 1), 1, 1, is_mirrored=True)).captions
+    assert caption.tokens == ("Right", "dog")
+    np.testing.assert_allclose(caption.phrases[0].boxes, [(0.4, 0.2, 0.8, 0.5)], rtol=1e-6)
+
+
+def test_a_box_that_a_view_cuts_is_no_longer_known() -> None:
+    (caption,) = see_example(EXAMPLE, View((0.4, 0, 1, 1), 1, 1, is_mirrored=False)).captions
+    assert caption.phrases[0].boxes is None
+    assert caption.tokens == ("Left", "dog")

@@ -6,15 +6,18 @@ captions name colours; a crop cuts no named box by more than a little.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
+from torch import Tensor
 
 from phrasechain.boxes import area_xyxy
-from phrasechain.vision.words import Lesson, Vocabulary, mirror
+from phrasechain.schema import Box, Example
+from phrasechain.vision.words import Lesson, Vocabulary, mirror, mirror_word
 
 _WHOLE = 1 / 3  # how often a photo is seen as it is
 _SIDES = (0.6, 1.3)  # of a photo, that another view shows: a part of it, or more than there is
@@ -23,22 +26,72 @@ _KEPT = 0.7  # the share of a named box that a crop must leave, or the box is fo
 _LIGHT = 0.25  # how far brightness and contrast go
 
 
-def random_view(
-    image: Image.Image, lesson: Lesson, vocabulary: Vocabulary, size: int, chance: np.random.Generator
-) -> tuple[NDArray[np.uint8], Lesson]:
-    """A random view of an RGB photo as (size, size, 3), and its lesson."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a photo is looked at."""
+
+    window: tuple[float, float, float, float]  # x0, y0, x1, y1 in shares of its sides; beyond it all is grey
+    brightness: float
+    contrast: float
+    is_mirrored: bool
+
+
+def random_view(chance: np.random.Generator) -> View:
+    """A view of any photo."""
     window = random_window(chance)
-    lesson = crop(lesson, window)
-    x0, y0, x1, y1 = window
-    view = Image.new("RGB", (round((x1 - x0) * image.width) or 1, round((y1 - y0) * image.height) or 1), _GREY)
-    view.paste(image, (round(-x0 * image.width), round(-y0 * image.height)))
-    view = view.resize((size, size), Image.Resampling.BILINEAR)
-    for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast):
-        view = enhance(view).enhance(1 + chance.uniform(-_LIGHT, _LIGHT))
-    pixels = np.asarray(view)
-    if chance.random() < 0.5:
-        pixels, lesson = pixels[:, ::-1], mirror(lesson, vocabulary)
-    return np.ascontiguousarray(pixels), lesson
+    brightness, contrast = (1 + chance.uniform(-_LIGHT, _LIGHT) for _ in range(2))
+    return View(window, brightness, contrast, bool(chance.random() < 0.5))
+
+
+def paint(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
+    """What an RGB photo looks like: (size, size, 3)."""
+    x0, y0, x1, y1 = view.window
+    seen = Image.new("RGB", (round((x1 - x0) * image.width) or 1, round((y1 - y0) * image.height) or 1), _GREY)
+    seen.paste(image, (round(-x0 * image.width), round(-y0 * image.height)))
+    seen = seen.resize((size, size), Image.Resampling.BILINEAR)
+    seen = ImageEnhance.Brightness(seen).enhance(view.brightness)
+    seen = ImageEnhance.Contrast(seen).enhance(view.contrast)
+    pixels = np.asarray(seen)
+    return np.ascontiguousarray(pixels[:, ::-1] if view.is_mirrored else pixels)
+
+
+def see_lesson(lesson: Lesson, view: View, vocabulary: Vocabulary) -> Lesson:
+    """What is left to learn of a photo."""
+    lesson = crop(lesson, view.window)
+    return mirror(lesson, vocabulary) if view.is_mirrored else lesson
+
+
+def see_example(example: Example, view: View) -> Example:
+    """The captions about a photo, with boxes in shares of the view's sides, as if it were 1 × 1.
+
+    A phrase with a box that the view cuts too much has none that is known. Of left and right the tokens change alone.
+    """
+    return replace(
+        example,
+        width=1,
+        height=1,
+        captions=tuple(
+            replace(
+                caption,
+                tokens=tuple(map(mirror_word, caption.tokens)) if view.is_mirrored else caption.tokens,
+                phrases=tuple(
+                    replace(phrase, boxes=_see_boxes(phrase.boxes, example, view)) if phrase.boxes else phrase
+                    for phrase in caption.phrases
+                ),
+            )
+            for caption in example.captions
+        ),
+    )
+
+
+def _see_boxes(boxes: Sequence[Box], example: Example, view: View) -> tuple[Box, ...] | None:
+    whole = torch.tensor(boxes) / torch.tensor([example.width, example.height] * 2)
+    seen, are_kept = _cut(whole, view.window)
+    if not bool(are_kept.all()):
+        return None
+    if view.is_mirrored:
+        seen = torch.stack((1 - seen[:, 2], seen[:, 1], 1 - seen[:, 0], seen[:, 3]), 1)
+    return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in seen.tolist())
 
 
 def random_window(chance: np.random.Generator) -> tuple[float, float, float, float]:
@@ -58,11 +111,7 @@ def _random_side(chance: np.random.Generator) -> tuple[float, float]:
 
 def crop(lesson: Lesson, window: tuple[float, float, float, float]) -> Lesson:
     """The lesson of a part of the photo; boxes that it cuts too much are forgotten, with their phrases."""
-    x0, y0, x1, y1 = window
-    corner, sides = torch.tensor([x0, y0] * 2).float(), torch.tensor([x1 - x0, y1 - y0] * 2).float()
-    moved = (lesson.boxes - corner) / sides
-    cut = moved.clamp(0, 1)
-    kept = area_xyxy(cut) >= _KEPT * area_xyxy(moved)  # (G,)
+    cut, kept = _cut(lesson.boxes, window)
     number = (kept.cumsum(0) - 1).tolist()
     merged = len(lesson.words)
     return replace(
@@ -71,3 +120,12 @@ def crop(lesson: Lesson, window: tuple[float, float, float, float]) -> Lesson:
         words=tuple(words for words, stays in zip(lesson.words, kept[:merged].tolist(), strict=True) if stays),
         phrases=tuple((number[box], words) for box, words in lesson.phrases if kept[box]),
     )
+
+
+def _cut(boxes: Tensor, window: tuple[float, float, float, float]) -> tuple[Tensor, Tensor]:
+    """Boxes (G, 4) in shares of a window's sides, and which of them it does not cut too much."""
+    x0, y0, x1, y1 = window
+    corner, sides = torch.tensor([x0, y0] * 2).float(), torch.tensor([x1 - x0, y1 - y0] * 2).float()
+    moved = (boxes - corner) / sides
+    cut = moved.clamp(0, 1)
+    return cut, area_xyxy(cut) >= _KEPT * area_xyxy(moved)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phrasechain.vision.network import Maps, ProposalHead, RegionNetwork
+from phrasechain.vision.network import Dense, Maps, ProposalHead, RegionNetwork
 from phrasechain.vision.region_losses import phrase_loss, proposal_losses, quality_losses, word_loss
 from phrasechain.vision.select import best_boxes
 from phrasechain.vision.trunk import fold, fold_published
@@ -81,7 +81,10 @@ class Teacher(nn.Module):
 
     def forward(self, trunk_maps: Sequence[Tensor], lessons: LessonBatch) -> dict[str, Tensor]:
         """The losses by name, from the trunk's maps of B photos."""
-        maps, dense = self.network.look(*trunk_maps)
+        return self.losses(*self.network.look(*trunk_maps), lessons)
+
+    def losses(self, maps: Maps, dense: Dense, lessons: LessonBatch) -> dict[str, Tensor]:
+        """The same, from what the network made of them."""
         score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
         boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), lessons.named)  # (B, K, 4)
         return {"score": score, "extent": extent} | self._region_losses(maps, boxes, lessons)

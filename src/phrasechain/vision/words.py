@@ -19,7 +19,7 @@ _EMPTY_WORDS = (
     "these those some any each other another 's ' \" , . - one"
 )
 _EMPTY = frozenset(_EMPTY_WORDS.split())
-_MIRRORED = {"left": "right", "right": "left"}
+_MIRRORED = {"left": "right", "right": "left", "Left": "Right", "Right": "Left"}
 
 
 @dataclass(frozen=True)
@@ -111,3 +111,11 @@ def mirror(lesson: Lesson, vocabulary: Vocabulary) -> Lesson:
     boxes[:, 0], boxes[:, 2] = 1 - lesson.boxes[:, 2], 1 - lesson.boxes[:, 0]
     phrases = tuple((box, mirrored(words)) for box, words in lesson.phrases)
     return Lesson(boxes, tuple(map(mirrored, lesson.words)), phrases)
+
+
+def mirror_word(word: str) -> str:
+    """
+    >>> mirror_word("left"), mirror_word("dog")
+    ('right', 'dog')
+    """
+    return _MIRRORED.get(word, word)

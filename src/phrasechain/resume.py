@@ -1,0 +1,64 @@
+"""What a training goes on from after a kill: weights, the optimiser's moments and the step, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from phrasechain.errors import DataError, one_line
+from phrasechain.files import write_atomically
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def save_state(
+    folder: Path, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, more: Mapping[str, Tensor]
+) -> None:
+    """Write the state after ``step`` steps, with ``more`` tensors, all or nothing."""
+    tensors = {f"weights.{name}": weight for name, weight in module.state_dict().items()}
+    tensors |= {f"more.{name}": value for name, value in more.items()}
+    for number, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
+    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"step": str(step)})
+    write_atomically(folder / CHECKPOINT, data)
+
+
+def load_state(
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> tuple[int, dict[str, Tensor]]:
+    """Take up the state in a folder, or without an optimiser the weights alone; the step, and what else was saved."""
+    path = folder / CHECKPOINT
+    try:
+        with safe_open(path, "pt") as file:
+            step = int((file.metadata() or {})["step"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        module.load_state_dict(part_of(tensors, "weights."))
+        if optimizer is not None:
+            _load_moments(optimizer, part_of(tensors, "optimizer."))
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file; give the folder of a run") from None
+    except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise DataError(f"{path}: broken checkpoint: {one_line(error)}; remove it to begin anew") from None
+    return step, part_of(tensors, "more.")
+
+
+def _load_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """The optimizer's state, in the weights' own layout in memory: its fused step trusts that they agree."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        number, kind = name.split(".")
+        if value.dim():
+            value = torch.empty_like(weights[int(number)].detach()).copy_(value)
+        moments.setdefault(int(number), {})[kind] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
