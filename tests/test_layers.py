@@ -32,6 +32,8 @@ LAYERS = [
         "train_finder",
         "train_notes",
         "train_regions",
+        "tune",
+        "resume",
         "run_folder",
         "extract",
         "authors",
