@@ -1,17 +1,18 @@
 """Tuning end to end on made-up photos: the chain's loss reaches the pixels, and a run survives being stopped."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from phrasechain import Grounder
-from phrasechain.checkpoint import load_checkpoint
+from phrasechain.checkpoint import find_checkpoint, load_checkpoint
 from phrasechain.cli.root import app
 from phrasechain.config import make_config
 from phrasechain.data.dataset import load_examples
@@ -115,6 +116,44 @@ def test_a_run_that_stopped_ends_as_if_it_had_not(
     assert [line["step"] for line in read_metrics(tmp_path / "run") if "grounding" in line] == list(range(1, 11))
 
 
+def test_a_run_that_stopped_while_it_wrote_its_end_writes_it_again(
+    begun: Begun, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("phrasechain.tune.point_to", full)
+    with pytest.raises(OSError, match="no space left"):
+        tune(*begun, tmp_path / "run", TUNING)
+    monkeypatch.undo()
+    tune(*begun, tmp_path / "run", TUNING)
+    assert (tmp_path / "run" / REGIONS).read_bytes() == (finished / REGIONS).read_bytes()
+    scores = [line["dev accuracy"] for line in read_metrics(finished) if "dev accuracy" in line]
+    assert load_checkpoint(tmp_path / "run").card.score == scores[-1]
+
+
+def test_views_without_a_phrase_teach_the_chain_nothing(begun: Begun) -> None:
+    fit = load_examples(begun.data, "fit")
+    vocabulary = build_vocabulary(fit, 1)
+    both = Together(_read_teacher(begun.regions, vocabulary, TUNING)[0], load_checkpoint(begun.run).model).train()
+    pixels, lessons, examples = _Views(fit, vocabulary, TUNING, 64)[0]
+    silent = [replace(example, captions=()) for example in examples]
+    losses = both(as_input(pixels), lessons, silent)
+    assert (losses["grounding"], losses["boxes"]) == (0, 0)
+    sum(losses.values()).backward()
+
+
+def test_another_grounder_or_other_photos_are_refused(begun: Begun, finished: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(find_checkpoint(begun.run), other)
+    weights = {name: tensor + 1 for name, tensor in load_file(other / "model.safetensors").items()}
+    save_file(weights, other / "model.safetensors", {"format": "phrasechain model 1"})
+    with pytest.raises(DataError, match="a run with another grounder; choose another folder"):
+        tune(begun.data, begun.regions, other, finished, TUNING)
+    with pytest.raises(DataError, match=r"learnt from other photos than those of .*; give the same, limited as then"):
+        tune(*begun, tmp_path / "run", TUNING, limit=5)
+
+
 def test_a_finished_run_is_left_alone(begun: Begun, finished: Path) -> None:
     before = (finished / REGIONS).stat().st_mtime_ns
     assert tune(*begun, finished, TUNING) == finished
@@ -161,7 +200,7 @@ def test_a_tuned_run_is_a_grounder(begun: Begun, finished: Path) -> None:
 def test_the_command_says_where_the_run_is(begun: Begun, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["tune", str(begun.run), "--data", str(begun.data), "--regions", str(begun.regions), "--out", str(out)]
-    answer = CliRunner().invoke(app, [*arguments, "--epochs", "1", "--limit", "16"])
+    answer = CliRunner().invoke(app, [*arguments, "--epochs", "1", "--limit", "1000"])
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.strip() == str(out)
     assert json.loads((out / "config.json").read_text())["epochs"] == 1

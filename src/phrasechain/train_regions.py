@@ -131,7 +131,7 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     lessons = [read_lesson(example, vocabulary) for example in fit]
     torch.manual_seed(recipe.seed)
     teacher = _teacher(lessons, len(vocabulary), start, recipe)
-    with claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": _file_digest(start)}):
+    with claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": file_digest(start)}):
         if not weights.exists():
             batches = _Steps(fit, lessons, vocabulary, recipe, out / _MAPS)
             run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
@@ -147,13 +147,26 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
 
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of a run."""
+    found = _read_config(folder)
+    return Recipe(**{item.name: found[item.name] for item in fields(Recipe)})
+
+
+def require_same_photos(folder: Path, data: Path, examples: Sequence[Example]) -> None:
+    """Refuse other photos than those that a run has learnt from and watched."""
+    if _read_config(folder)["photos"] != _digest(examples):
+        raise DataError(f"{folder}: learnt from other photos than those of {data}; give the same, limited as then")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     text = read_bounded(path, _CONFIG_LIMIT)
     try:
         found = dict(json.loads(text))
-        return Recipe(**{item.name: found[item.name] for item in fields(Recipe)})
-    except (ValueError, TypeError, KeyError):
-        raise DataError(f"{path}: not the configuration of a run of train-regions") from None
+    except (ValueError, TypeError):
+        found = {}
+    if not {"photos", *(item.name for item in fields(Recipe))} <= found.keys():
+        raise DataError(f"{path}: not the configuration of a run of train-regions")
+    return found
 
 
 def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
@@ -342,7 +355,7 @@ def _digest(examples: Sequence[Example]) -> str:
     return hashlib.sha256("\n".join(example.image for example in examples).encode()).hexdigest()
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from phrasechain.checkpoint import (
+    WEIGHTS,
     Card,
     Checkpoint,
     Pointers,
@@ -34,7 +35,7 @@ from phrasechain.checkpoint import (
 )
 from phrasechain.data.batch import collate
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.regimes import is_scored
+from phrasechain.data.regimes import chain_phrases, is_scored
 from phrasechain.errors import DataError
 from phrasechain.evaluate_run import count_right
 from phrasechain.losses import loss_terms
@@ -42,28 +43,32 @@ from phrasechain.memory import keep_freed_memory
 from phrasechain.model import GroundingModel
 from phrasechain.progress import progress_bar
 from phrasechain.resume import CHECKPOINT, load_state, save_state
-from phrasechain.run_folder import FORMAT, claimed, forget_after, log
+from phrasechain.run_folder import FORMAT, claimed, forget_after, log, read_metrics
 from phrasechain.schema import Example, Regions
 from phrasechain.train_data import annotation_digest
 from phrasechain.train_regions import (
+    file_digest,
     heads_and_trunk,
     keep_early_stages,
     photo_path,
     rate_at,
     read_recipe,
+    require_same_photos,
     trunk_groups,
 )
 from phrasechain.vision.augment import paint, random_view, see_example
 from phrasechain.vision.extractor import RegionExtractor, as_input, find
 from phrasechain.vision.network import Dense, Maps, RegionNetwork
 from phrasechain.vision.pixels import read_photo, read_rgb
-from phrasechain.vision.teacher import WEIGHTS, LessonBatch, Teacher, stack_lessons
+from phrasechain.vision.teacher import WEIGHTS as TAUGHT
+from phrasechain.vision.teacher import LessonBatch, Teacher, stack_lessons
 from phrasechain.vision.weights import load_network, save_network
 from phrasechain.vision.words import Vocabulary, build_vocabulary, read_lesson
 
 REGIONS = "regions.safetensors"
 RUN_FORMAT = "phrasechain tuning 1"
 _CLIP = 10.0
+_SCORE = "dev accuracy"
 _WATCHED = 300  # photos of dev that are scored after each epoch
 
 
@@ -120,7 +125,10 @@ class Together(nn.Module):
             )
             for example, (boxes, sure) in zip(examples, regions, strict=True)
         }
-        batch = collate([(example, caption) for example in examples for caption in example.captions], found, "all")
+        items = [(example, caption) for example in examples for caption in example.captions]
+        if not any(chain_phrases(caption, "all") for _, caption in items):  # of so few photos may nothing be in view
+            return dict.fromkeys(("grounding", "boxes"), 0 * features.sum())
+        batch = collate(items, found, "all")
         place = {example.image: number for number, example in enumerate(examples)}
         rows = torch.tensor([place[image] for image in batch.images])
         batch = replace(batch, features=features[rows, : batch.boxes.shape[1]])  # for the zeros: these have a gradient
@@ -156,7 +164,7 @@ class _Run:
         ]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
         self.averaged = {name: weight.detach().clone() for name, weight in both.named_parameters()}
-        self.weights = WEIGHTS | {"grounding": 1.0, "boxes": recipe.gamma}
+        self.weights = TAUGHT | {"grounding": 1.0, "boxes": recipe.gamma}
         self.step = 0
 
     def learn(self, pixels: Tensor, lessons: LessonBatch, examples: Sequence[Example]) -> dict[str, float]:
@@ -213,6 +221,7 @@ def tune(
     recipe = recipe or Tuning()
     keep_freed_memory()
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
+    require_same_photos(regions, data, [*fit, *dev])
     for example in [*fit, *dev]:
         photo_path(example)  # refuse to begin what would stop in the middle
     vocabulary = build_vocabulary(fit, read_recipe(regions).rare_word)
@@ -220,7 +229,13 @@ def tune(
     grounder = load_checkpoint(run)
     if grounder.card.regions.weights_sha256 != sha256:
         raise DataError(f"{run}: trained with other regions than those of {regions}; give the run on their features")
-    identity = {FORMAT: RUN_FORMAT, **asdict(recipe), "regions": sha256, "annotations": annotation_digest([*fit, *dev])}
+    identity = {
+        FORMAT: RUN_FORMAT,
+        **asdict(recipe),
+        "regions": sha256,
+        "grounder": file_digest(grounder.folder / WEIGHTS),
+        "annotations": annotation_digest([*fit, *dev]),
+    }
     with claimed(out, identity):
         if not (out / REGIONS).exists():
             views = _Views(fit, vocabulary, recipe, teacher.network.size)
@@ -246,7 +261,9 @@ def _read_teacher(folder: Path, vocabulary: Vocabulary, recipe: Tuning) -> tuple
 def _learn(run: _Run, views: _Views, dev: Sequence[Example]) -> float:
     """All steps that are left, with a checkpoint now and then and a score on ``dev`` after each epoch; the last one."""
     loader = DataLoader(views, batch_size=None, sampler=range(run.step, run.steps), num_workers=1, prefetch_factor=3)
-    accuracy = 0.0
+    accuracy = max(
+        [(line["step"], line[_SCORE]) for line in read_metrics(run.folder) if _SCORE in line], default=(0, 0.0)
+    )[1]
     with progress_bar() as bar:
         shown = bar.add_task("tuning", total=run.steps, completed=run.step)
         for seen in loader:
@@ -259,7 +276,7 @@ def _learn(run: _Run, views: _Views, dev: Sequence[Example]) -> float:
             if run.step % views.per_epoch == 0:
                 with run.average() as both:
                     accuracy, first = _score(both, dev)
-                log(run.folder, {"step": run.step, "dev accuracy": accuracy, "dev accuracy, caption 0": first})
+                log(run.folder, {"step": run.step, _SCORE: accuracy, f"{_SCORE}, caption 0": first})
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
     return accuracy
@@ -292,6 +309,7 @@ def _write(run: _Run, grounder: Checkpoint, accuracy: float) -> None:
             trained={**(grounder.card.trained or {}), "tuning": asdict(run.recipe)},
         )
         name = step_folder(run.step)
+        shutil.rmtree(run.folder / name, ignore_errors=True)  # of a run that was killed here
         save_checkpoint(run.folder / name, both.grounder, both.grounder.state_dict(), card)
         shutil.copyfile(new, run.folder / name / REGIONS)  # where a grounder looks for its own
         point_to(run.folder, Pointers(name, name, is_finished=True))
@@ -310,16 +328,17 @@ class _Views(Dataset[Any]):
         epoch, place = divmod(step, self.per_epoch)
         order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(self.examples))
         chance = np.random.default_rng([recipe.seed, 1, step])
-        pixels, examples = [], []
+        pixels, examples, lessons = [], [], []
         try:
             for number in order[place * recipe.batch : (place + 1) * recipe.batch].tolist():
                 view = random_view(chance)
                 pixels.append(paint(read_rgb(photo_path(self.examples[number])), view, self.size))
-                examples.append(self._thin(see_example(self.examples[number], view), chance))
+                example = see_example(self.examples[number], view)
+                lessons.append(read_lesson(example, self.vocabulary))
+                examples.append(self._thin(example, chance))
         except DataError as error:
             return error
-        lessons = stack_lessons([read_lesson(example, self.vocabulary) for example in examples], len(self.vocabulary))
-        return torch.from_numpy(np.stack(pixels)), lessons, examples
+        return torch.from_numpy(np.stack(pixels)), stack_lessons(lessons, len(self.vocabulary)), examples
 
     def _thin(self, example: Example, chance: np.random.Generator) -> Example:
         """The example with a share of the phrases whose box nobody knows."""

@@ -53,7 +53,9 @@ def tune(
     out: Annotated[Path, typer.Option(metavar="RUN", help="The new run's folder, or one to go on with.")],
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of order, views and dropout.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The first N photos of each part, as for the regions.")
+    ] = None,
 ) -> None:
     """Tune a region network and a grounder together, end to end.
 
