@@ -204,3 +204,23 @@ def test_unknown_names_are_refused() -> None:
         divisor(batch, batch, "none")
     with pytest.raises(DataError, match="no way to count offsets named 'median'"):
         loss_terms(scores, batch, offsets="median")
+
+
+def test_refined_targets_count_regions_that_are_moved_close_enough() -> None:
+    """A region of IoU 0.4 whose offsets move it onto the box becomes right; one that is moved away stays so."""
+    caption = make_caption(0, ("a dog", "1", ("animals",), ((0.0, 0.0, 40.0, 40.0),)))
+    boxes = np.array([[0, 0, 40, 16], [0, 0, 40, 30], [50, 50, 60, 60]], np.float32)
+    regions = {"i": Regions("i", 100, 80, boxes, np.zeros((3, 1), np.float16))}
+    batch = collate([(make_example("i", caption, width=100, height=80), caption)], regions)
+    offsets = torch.zeros(1, 3, 4)
+    offsets[0, 0] = torch.tensor([0.0, 12 / 16, 0.0, math.log(40 / 16)])  # onto the box
+    offsets[0, 1, 0] = 2.0  # far away
+    scores = Scores(torch.tensor([[0.5, -1.0, 0.0]], requires_grad=True), offsets.requires_grad_(), None)
+    q = torch.tensor([[1.0, 0.75, 0.0]]) / 1.75
+    expected = (torch.xlogy(q, q) - q * scores.emissions.log_softmax(-1)).sum()
+    torch.testing.assert_close(loss_terms(scores, batch, targets="refined").grounding, expected)
+    refined, soft = (loss_terms(scores, batch, targets=name) for name in ("refined", "soft"))
+    assert int(refined.pairs) == int(soft.pairs) == 1  # offsets are learnt from what overlaps without them
+    assert not torch.equal(soft.grounding, refined.grounding)
+    refined.grounding.backward()  # type: ignore[no-untyped-call]
+    assert offsets.grad is None

@@ -57,6 +57,28 @@ def test_a_batch_of_images_that_share_nothing_else() -> None:
     assert torch.equal(first.transitions, second.transitions)
 
 
+def test_a_second_opinion_is_added_to_the_emissions_alone() -> None:
+    batch = tiny_batch(1)
+    model = make_model(bag=0.3)
+    chain, bag = model.opinions(batch)
+    assert (bag.offsets, bag.transitions) == (None, None)
+    both = model(batch)
+    torch.testing.assert_close(both.emissions, chain.emissions + 0.3 * bag.emissions)
+    assert torch.equal(both.offsets, chain.offsets)
+    assert torch.equal(both.transitions, chain.transitions)
+    assert len(make_model().opinions(batch)) == 1
+
+
+def test_each_opinion_learns_from_its_own_loss() -> None:
+    batch = tiny_batch(1)
+    model = make_model(bag=0.3)
+    _, bag = model.opinions(batch)
+    loss_terms(bag, batch).grounding.backward()  # type: ignore[no-untyped-call]
+    learns = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert {"bag.ask.weight", "bag.words.attention.weight"} <= learns
+    assert not any(name.startswith(("pairs.", "transition.", "text.lstm.")) for name in learns)
+
+
 def test_independent_models_have_no_transitions_and_may_have_no_offsets() -> None:
     model = make_model(chain=False, box_regression=False)
     scores = model(tiny_batch(0))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phrasechain.data.batch import Batch
 from phrasechain.errors import DataError
-from phrasechain.scores import PairScores, RegionInput, pair_product, random_mask
+from phrasechain.scores import BagScores, PairScores, RegionInput, pair_product, random_mask
 from tiny_batches import tiny_batch
 
 
@@ -143,3 +143,17 @@ def test_random_masks_have_their_rate_at_every_place_and_follow_the_seed() -> No
     assert abs(mask.float().mean().item() - 0.2) < 5 * (0.16 / mask.numel()) ** 0.5
     torch.manual_seed(0)
     assert torch.equal(mask, random_mask(torch.Size((400, 1001)), 0.2, torch.device("cpu")))
+
+
+def test_a_bag_of_words_against_a_loop_over_pairs(batch: Batch) -> None:
+    torch.manual_seed(0)
+    scores = BagScores(6, 9)
+    tokens = torch.randn(len(batch.lengths), max(map(len, batch.tokens)), 6)
+    rows = RegionInput(4)(batch)
+    found = scores(tokens, rows, batch)
+    asked = scores.ask(scores.words(tokens, batch.token_spans, batch.phrase_caption)).double()
+    counts = batch.region_mask.sum(1).tolist()
+    of_image = rows.double().split(counts)  # type: ignore[no-untyped-call]
+    for phrase, image in enumerate(batch.phrase_image.tolist()):
+        torch.testing.assert_close(found[phrase, : counts[image]].double(), of_image[image] @ asked[phrase])
+        assert not found[phrase, counts[image] :].any()

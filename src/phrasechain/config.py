@@ -75,13 +75,14 @@ class Model:
     init: str = "xavier"  # or default, that of PyTorch
     normalise: str = "none"  # of region features: none, l2 or standardise
     objectness: bool = False  # whether how sure the detector is of a region is one of its features
+    bag: float = _number(0.0, 0)  # how much the opinion of a phrase's words without their order counts; 0: none
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What is minimised: the grounding loss per phrase plus gamma times the box loss per positive pair."""
 
-    targets: str = "soft"  # or hard
+    targets: str = "soft"  # or hard; or refined: soft, by overlaps after box regression too
     unlabelled: str = "skip"  # phrases whose regions are all below IoU 0.5: skip, marginalise, best, or authors
     divide: str = "labelled"  # or all: the phrases that the grounding loss is divided by; or captions
     regress: str = "all"  # regions of a phrase that boxes are learnt from: all from IoU 0.5 on, best, or authors

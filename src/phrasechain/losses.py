@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, smooth_l1_loss
 
+from phrasechain.boxes import iou_xyxy
 from phrasechain.chain import ChainCRF
 from phrasechain.data.batch import Batch, hard_targets, positive_pairs, soft_targets
+from phrasechain.decode import refine
 from phrasechain.errors import DataError, unknown_name
 from phrasechain.scores import Scores
 
@@ -51,7 +53,7 @@ def training_loss(
     """Run the model on the phrases of the batch that are trained, and take its loss.
 
     Args:
-        targets: ``soft`` or ``hard``.
+        targets: ``soft``, ``hard``, or ``refined``, see ``TARGETS``.
         unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``training_batch``.
         divide: by the ``labelled`` phrases, by ``all`` phrases with a known box, dropped ones too, or by the
             ``captions`` with a labelled phrase.
@@ -79,11 +81,12 @@ def loss_terms(
     """The loss of scores; unlabelled phrases that are in the batch are summed out of their chains."""
     if targets not in TARGETS:
         raise DataError(unknown_name("targets", targets, TARGETS))
-    q = TARGETS[targets](batch.iou)  # (P, K)
+    aimed = replace(batch, iou=_refined_iou(scores, batch)) if targets == "refined" else batch
+    q = TARGETS[targets](aimed.iou)  # (P, K)
     if scores.transitions is None:
-        divergence = _independent_kl(scores.emissions, q, batch)  # (P,)
+        divergence = _independent_kl(scores.emissions, q, aimed)  # (P,)
     else:
-        divergence = _chain_kl(scores, q, batch)  # (B,)
+        divergence = _chain_kl(scores, q, aimed)  # (B,)
     if offsets not in OFFSETS:
         raise DataError(unknown_name("way to count offsets", offsets, OFFSETS))
     boxes, pairs = _regression(scores.offsets, batch, regress, least_side)
@@ -103,8 +106,16 @@ def _hard(iou: Tensor) -> Tensor:
     return one_hot(hard_targets(iou), iou.shape[1]).to(iou.dtype)
 
 
-#: From the IoU of phrases and regions (P, K) to q (P, K); rows of unlabelled phrases mean nothing.
-TARGETS: dict[str, Callable[[Tensor], Tensor]] = {"soft": soft_targets, "hard": _hard}
+#: From the IoU of phrases and regions (P, K) to q (P, K); rows of unlabelled phrases mean nothing. ``refined`` is
+#: ``soft`` on the larger of two overlaps: the region's, and that of its box as the offsets move it.
+TARGETS: dict[str, Callable[[Tensor], Tensor]] = {"soft": soft_targets, "hard": _hard, "refined": soft_targets}
+
+
+@torch.no_grad()
+def _refined_iou(scores: Scores, batch: Batch) -> Tensor:
+    """The IoU with the merged box of each region or of its refined box, whichever is larger: (P, K)."""
+    after = iou_xyxy(refine(scores, batch), batch.gold[:, None]) * batch.has_box[:, None]
+    return torch.maximum(batch.iou, after * batch.region_mask[batch.phrase_image])
 
 
 def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from phrasechain.data.batch import Batch
 from phrasechain.errors import DataError, unknown_name
-from phrasechain.scores import PairScores, RegionInput, Scores
+from phrasechain.scores import BagScores, PairScores, RegionInput, Scores
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.bilstm import PhraseEncoder
 from phrasechain.transitions import TRANSITIONS
@@ -33,6 +35,7 @@ class GroundingModel(nn.Module):
         init: ``xavier`` or torch's ``default``; the text encoder keeps its own.
         normalise: of the region features, see ``RegionInput``.
         objectness: whether a region's vector tells how sure its detector is.
+        bag: how much a second opinion counts, that of the phrase's words without their order; 0: there is none.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class GroundingModel(nn.Module):
         init: str = "xavier",
         normalise: str = "none",
         objectness: bool = False,
+        bag: float = 0.0,
     ) -> None:
         super().__init__()
         if transition not in TRANSITIONS:
@@ -68,16 +72,28 @@ class GroundingModel(nn.Module):
         )
         kind = TRANSITIONS[transition]
         self.transition = kind(regions, d, self.text.context_dimension, transition_hidden) if chain else None
+        self.bag_weight = bag
+        self.bag = BagScores(encoder.dimension, regions) if bag else None
         if init == "xavier":
             for part in (self.text.lstm, self.pairs, self.transition):
                 xavier_(part)
 
     def forward(self, batch: Batch) -> Scores:
         """The scores of a batch."""
+        scores, *others = self.opinions(batch)
+        emissions = sum((self.bag_weight * other.emissions for other in others), scores.emissions)
+        return replace(scores, emissions=emissions)
+
+    def opinions(self, batch: Batch) -> list[Scores]:
+        """The scores that learn each by itself: those of the phrases in their caption, and those of their words."""
         regions = self.region_input(batch)  # (N, D + 5), or 6 with objectness
-        phrases, context = self.text(batch)  # (P, d), (B, T-1, c)
+        states = self.text.read(batch.tokens)
+        phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
         emissions, offsets = self.pairs(phrases, regions, batch)
-        return Scores(emissions, offsets, self._transitions(regions, phrases, context, batch))
+        opinions = [Scores(emissions, offsets, self._transitions(regions, phrases, context, batch))]
+        if self.bag is not None:
+            opinions.append(Scores(self.bag(states.tokens, regions, batch), None, None))
+        return opinions
 
     def _transitions(self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor | None:
         found: Tensor | None = None

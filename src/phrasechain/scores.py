@@ -22,6 +22,7 @@ from torch.nn.functional import linear, normalize
 
 from phrasechain.data.batch import Batch
 from phrasechain.errors import DataError, unknown_name
+from phrasechain.text.bag import WordBag
 
 SPATIAL = 5  # numbers of a region's place
 _SURE = 1e-4  # a detector is never surer than by this
@@ -129,6 +130,24 @@ class PairScores(nn.Module):
         scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, 5)
         scores = spread(widen(scores), batch.region_mask[batch.phrase_image])  # (P, K, 5)
         return scores[..., 0], scores[..., 1:] if scores.shape[-1] > 1 else None
+
+
+class BagScores(nn.Module):
+    """Emissions of every pair by the phrase's words alone: (A e + a)·r, with e the phrase as a bag of words.
+
+    It knows less than :class:`PairScores` and learns less by heart, so that the two together are right more often.
+    """
+
+    def __init__(self, word_dimension: int, region_dimension: int) -> None:
+        super().__init__()
+        self.words = WordBag(word_dimension)
+        self.ask = nn.Linear(word_dimension, region_dimension)
+
+    def forward(self, tokens: Tensor, regions: Tensor, batch: Batch) -> Tensor:
+        """Token vectors (B, L, e) and regions (N, D) give emissions (P, K)."""
+        asked = self.ask(self.words(tokens, batch.token_spans, batch.phrase_caption))  # (P, D)
+        scores = pair_product(asked, regions, batch).sum(-1)  # (M,)
+        return spread(widen(scores), batch.region_mask[batch.phrase_image])
 
 
 class _Relu(torch.autograd.Function):

@@ -44,6 +44,7 @@ class TokenStates(NamedTuple):
     forward: Tensor  # (B, L + 1, H)
     backward: Tensor  # (B, L + 1, H)
     last: Tensor  # (B,) int64: the place of each caption's last token
+    tokens: Tensor  # (B, L, D): the vectors that were read
 
 
 class PhraseEncoder(nn.Module):
@@ -73,7 +74,10 @@ class PhraseEncoder(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The vectors of phrases (P, 2 H), and of contexts (B, T-1, c) or None where there is none."""
-        states = self.read(batch.tokens)
+        return self.phrases(self.read(batch.tokens), batch)
+
+    def phrases(self, states: TokenStates, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The same, from the states at the tokens of the batch's captions."""
         phrases = phrase_vectors(states, batch.token_spans, batch.phrase_caption)
         return phrases, context_vectors(states, self.context, batch) if CONTEXTS[self.context] else None
 
@@ -85,7 +89,7 @@ class PhraseEncoder(nn.Module):
         if not self.packed:
             counts, states = [L] * len(counts), torch.cat([states[:, :-1], states[:, -2:-1]], 1)
         forward, backward = self.dropout(states).chunk(2, -1)
-        return TokenStates(forward, backward, torch.tensor(counts, device=tokens.device) - 1)
+        return TokenStates(forward, backward, torch.tensor(counts, device=tokens.device) - 1, tokens)
 
 
 def phrase_vectors(states: TokenStates, token_spans: Tensor, phrase_caption: Tensor) -> Tensor:

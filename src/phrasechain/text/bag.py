@@ -1,0 +1,27 @@
+"""A phrase as a bag of words: one vector of its words, whatever their order and whatever stands around them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class WordBag(nn.Module):
+    """Σ_l a_l e_l over the tokens l of a phrase, with a = softmax over them of w·e_l: "dog" counts more than "the".
+
+    w begins at 0: at first all words count the same.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.attention = nn.Linear(dimension, 1, bias=False)
+        nn.init.zeros_(self.attention.weight)
+
+    def forward(self, tokens: Tensor, token_spans: Tensor, phrase_caption: Tensor) -> Tensor:
+        """Token vectors (B, L, D), spans (P, 2) and captions (P,) of phrases to (P, D)."""
+        first, end = token_spans.unbind(1)
+        places = first[:, None] + torch.arange(int((end - first).max()), device=first.device)  # (P, W)
+        is_word = places < end[:, None]
+        words = tokens[phrase_caption[:, None], places.clamp(max=tokens.shape[1] - 1)]  # (P, W, D)
+        weights: Tensor = self.attention(words)[..., 0].masked_fill(~is_word, -torch.inf).softmax(-1)
+        return (weights[:, None] @ words)[:, 0]
