@@ -15,7 +15,7 @@ from phrasechain.data.dataset import load_examples
 from phrasechain.data.store import FeatureStore
 from phrasechain.errors import DataError
 from phrasechain.learner import CLIPS, SCHEDULES, Learner
-from phrasechain.losses import training_loss
+from phrasechain.losses import loss_terms, training_loss
 from phrasechain.processes import start_processes
 from tiny_grounding import tiny_config, write_world
 
@@ -81,6 +81,18 @@ def test_figures_are_those_of_the_whole_step(share: Share) -> None:
     assert parts == pytest.approx(whole, rel=1e-5)
     assert whole["loss"] == pytest.approx(whole["grounding"] + 10 * whole["boxes"])
     assert whole["phrases"] == sum(len(batch.iou) for batch, _ in parts_of(share, 0))
+
+
+def test_both_opinions_learn_each_from_its_own_loss(share: Share) -> None:
+    learner = learner_of(share, "model.bag=0.3")
+    ((batch, _),) = parts_of(share, 0)
+    chain, bag = learner.model.opinions(batch)
+    first, second = (loss_terms(scores, batch) for scores in (chain, bag))
+    expected = (first.grounding + second.grounding) / first.count
+    before = {name: weight.detach().clone() for name, weight in learner.named.items()}
+    assert learner.learn([*parts_of(share, 0)])["grounding"] == pytest.approx(expected.item(), rel=1e-5)
+    moved = {name for name, weight in learner.named.items() if not torch.equal(weight, before[name])}
+    assert {"bag.ask.weight", "bag.words.attention.weight", "pairs.u.weight"} <= moved
 
 
 def test_an_empty_share_is_a_step_without_gradient(share: Share) -> None:

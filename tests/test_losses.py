@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from builders import make_caption, make_example
+from phrasechain.boxes import encode_offsets_xyxy
 from phrasechain.data.batch import Batch, collate, soft_targets
 from phrasechain.errors import DataError
 from phrasechain.losses import LossTerms, divisor, keep_phrases, loss_terms, training_batch, training_loss
@@ -224,3 +225,22 @@ def test_refined_targets_count_regions_that_are_moved_close_enough() -> None:
     assert not torch.equal(soft.grounding, refined.grounding)
     refined.grounding.backward()  # type: ignore[no-untyped-call]
     assert offsets.grad is None
+    bag = Scores(torch.tensor([[0.0, 2.0, 1.0]]), None, None)  # another opinion, without boxes of its own to move
+    both = loss_terms(scores, batch, [bag], targets="refined").grounding
+    torch.testing.assert_close(both - expected, (torch.xlogy(q, q) - q * bag.emissions.log_softmax(-1)).sum())
+
+
+def test_a_phrase_that_only_moved_regions_meet_stays_unlabelled() -> None:
+    """What the loss is divided by is known before the scores are, so nothing may be added that it does not count."""
+    batch = tiny_batch(4, unlabelled=0.6)
+    assert 0 < int(batch.labelled.sum()) < len(batch.labelled)
+    mask = batch.region_mask[batch.phrase_image]  # (P, K)
+    boxes = batch.boxes[batch.phrase_image]
+    offsets = encode_offsets_xyxy(batch.gold[:, None].expand_as(boxes)[mask], boxes[mask])  # every region onto the box
+    scores = make_scores(batch, chain=False)
+    moved = replace(scores, offsets=torch.zeros(*mask.shape, 4).index_put((mask,), offsets))
+    expected = 0.0
+    for phrase in batch.labelled.nonzero()[:, 0].tolist():
+        log_p = scores.emissions[phrase, mask[phrase]].detach().log_softmax(-1)
+        expected += float(-math.log(len(log_p)) - log_p.mean())  # q is the same for all of them
+    assert loss_terms(moved, batch, targets="refined").grounding.item() == pytest.approx(expected, rel=1e-5)

@@ -15,11 +15,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from official_layout import write_image
+from phrasechain.data.dataset import load_examples
 from phrasechain.errors import DataError
 from phrasechain.resume import CHECKPOINT
 from phrasechain.run_folder import read_metrics
 from phrasechain.train_regions import Recipe, rate_at, train_regions
+from phrasechain.vision.extractor import as_input
+from phrasechain.vision.pixels import read_photo
 from phrasechain.vision.teacher import WEIGHTS
+from phrasechain.vision.trunk import Trunk, fold_published
 from published import random_weights
 from tiny_photos import write_dataset
 
@@ -88,6 +92,36 @@ def _checkpoint_step(run: Path) -> int:
         return int(file.metadata()["step"])
 
 
+def test_early_stages_and_filters_stay_as_they_were_published(finished: Path) -> None:
+    learnt, given = load_file(finished), fold_published(random_weights())
+    kept = {name for name, weight in given.items() if torch.equal(learnt[f"trunk.{name}"], weight.half())}
+    assert {name for name in given if ".filter." in name or name.startswith(("stem.", "early."))} <= kept
+    assert "late.0.1.expand.weight" not in kept
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_kept_maps_are_those_of_the_trunk_as_it_will_be(
+    precision: str, data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without blocks left out, in either precision."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phrasechain.train_regions._learn", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train_regions(data, tmp_path / "run", start, replace(RECIPE, left_out=0.9, precision=precision))
+    kept = load_file(min((tmp_path / "run" / "maps").iterdir()))["c4"][0].float()  # (S, S, C)
+    trunk = Trunk().eval()
+    trunk.load_state_dict(fold_published(random_weights()))
+    example = load_examples(data, "fit")[0]
+    assert example.path is not None
+    with torch.inference_mode():
+        expected = trunk(as_input(torch.from_numpy(read_photo(example.path, RECIPE.size).pixels)[None]))[1][0]
+    apart = float((kept - expected.permute(1, 2, 0)).norm() / expected.norm())
+    assert apart < (0.1 if precision == "bf16" else 1e-3)
+
+
 def test_another_recipe_is_refused(finished: Path, data: Path, start: Path) -> None:
     with pytest.raises(DataError, match="another dimension, seed; choose another folder"):
         train_regions(data, finished.parent, start, replace(RECIPE, seed=1, dimension=9))
@@ -138,6 +172,10 @@ def test_what_cannot_be_trained_is_refused(data: Path, start: Path, tmp_path: Pa
         train_regions(empty, tmp_path / "run", start, RECIPE)
     with pytest.raises(DataError, match="of 2 epochs, 2 cannot be for the heads alone"):
         train_regions(data, tmp_path / "run", start, replace(RECIPE, head_epochs=2))
+    with pytest.raises(DataError, match="no precision named 'bf61'; there are: float32, bf16"):
+        train_regions(data, tmp_path / "run", start, replace(RECIPE, precision="bf61"))
+    with pytest.raises(DataError, match=r"from 0 to below 1, not 1\.0"):
+        train_regions(data, tmp_path / "run", start, replace(RECIPE, left_out=1.0))
     with pytest.raises(DataError, match="multiple of 32, not 65"):
         train_regions(data, tmp_path / "run", start, replace(RECIPE, size=65))
 

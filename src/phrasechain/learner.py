@@ -129,21 +129,19 @@ class Learner:
         """Add the gradient of one part's losses; returns their sums, (2,)."""
         loss = self.loss
         with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=self.how.precision == "bf16"):
-            opinions = self.model.opinions(batch)
-        sums = torch.zeros(2, device=batch.boxes.device)
-        for scores in opinions:
-            terms = loss_terms(
-                scores,
-                batch,
-                targets=loss.targets,
-                regress=loss.regress,
-                offsets=loss.offsets,
-                least_side=loss.least_side,
-            )
-            sums = sums + torch.stack([terms.grounding, terms.boxes])
-        total = sums[0] / divisors[0] + loss.gamma * sums[1] / divisors[1]
+            scores, *others = self.model.opinions(batch)
+        terms = loss_terms(
+            scores,
+            batch,
+            others,
+            targets=loss.targets,
+            regress=loss.regress,
+            offsets=loss.offsets,
+            least_side=loss.least_side,
+        )
+        total = terms.grounding / divisors[0] + loss.gamma * terms.boxes / divisors[1]
         total.backward()  # type: ignore[no-untyped-call]
-        return sums.detach()
+        return torch.stack([terms.grounding.detach(), terms.boxes.detach()])
 
     def _clip(self, sums: Tensor, batches: Sequence[Batch]) -> None:
         """Clip what is too large, and stop before a step that would ruin the weights."""

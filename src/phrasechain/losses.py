@@ -9,7 +9,7 @@ Axes: B captions, T phrases in a chain, P phrases, K regions, Q positive pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -71,6 +71,7 @@ def training_loss(
 def loss_terms(
     scores: Scores,
     batch: Batch,
+    others: Sequence[Scores] = (),
     *,
     targets: str = "soft",
     divide: str = "labelled",
@@ -78,19 +79,18 @@ def loss_terms(
     offsets: str = "mean",
     least_side: float = 0.0,
 ) -> LossTerms:
-    """The loss of scores; unlabelled phrases that are in the batch are summed out of their chains."""
+    """The loss of scores; unlabelled phrases that are in the batch are summed out of their chains.
+
+    ``others`` are further opinions of a model: each learns from the same targets as if it were alone.
+    """
     if targets not in TARGETS:
         raise DataError(unknown_name("targets", targets, TARGETS))
-    aimed = replace(batch, iou=_refined_iou(scores, batch)) if targets == "refined" else batch
-    q = TARGETS[targets](aimed.iou)  # (P, K)
-    if scores.transitions is None:
-        divergence = _independent_kl(scores.emissions, q, aimed)  # (P,)
-    else:
-        divergence = _chain_kl(scores, q, aimed)  # (B,)
+    q = TARGETS[targets](scores, batch)  # (P, K)
+    grounding = torch.stack([_divergence(each, q, batch) for each in (scores, *others)]).sum()
     if offsets not in OFFSETS:
         raise DataError(unknown_name("way to count offsets", offsets, OFFSETS))
     boxes, pairs = _regression(scores.offsets, batch, regress, least_side)
-    return LossTerms(divergence.sum(), divisor(batch, batch, divide), boxes / 4 if offsets == "mean" else boxes, pairs)
+    return LossTerms(grounding, divisor(batch, batch, divide), boxes / 4 if offsets == "mean" else boxes, pairs)
 
 
 def divisor(batch: Batch, trained: Batch, divide: str) -> Tensor:
@@ -106,16 +106,26 @@ def _hard(iou: Tensor) -> Tensor:
     return one_hot(hard_targets(iou), iou.shape[1]).to(iou.dtype)
 
 
-#: From the IoU of phrases and regions (P, K) to q (P, K); rows of unlabelled phrases mean nothing. ``refined`` is
-#: ``soft`` on the larger of two overlaps: the region's, and that of its box as the offsets move it.
-TARGETS: dict[str, Callable[[Tensor], Tensor]] = {"soft": soft_targets, "hard": _hard, "refined": soft_targets}
-
-
 @torch.no_grad()
-def _refined_iou(scores: Scores, batch: Batch) -> Tensor:
-    """The IoU with the merged box of each region or of its refined box, whichever is larger: (P, K)."""
-    after = iou_xyxy(refine(scores, batch), batch.gold[:, None]) * batch.has_box[:, None]
-    return torch.maximum(batch.iou, after * batch.region_mask[batch.phrase_image])
+def _refined(scores: Scores, batch: Batch) -> Tensor:
+    """Soft targets of labelled phrases by the larger of two overlaps: the region's and that of its refined box."""
+    after = iou_xyxy(refine(scores, batch), batch.gold[:, None]) * batch.labelled[:, None]  # (P, K)
+    return soft_targets(torch.maximum(batch.iou, after))
+
+
+#: From scores and a batch to q (P, K); rows of unlabelled phrases mean nothing.
+TARGETS: dict[str, Callable[[Scores, Batch], Tensor]] = {
+    "soft": lambda scores, batch: soft_targets(batch.iou),
+    "hard": lambda scores, batch: _hard(batch.iou),
+    "refined": _refined,
+}
+
+
+def _divergence(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
+    """The sum of KL(q ‖ p) over the chains, or over the phrases of independent models."""
+    if scores.transitions is None:
+        return _independent_kl(scores.emissions, q, batch).sum()
+    return _chain_kl(scores, q, batch).sum()
 
 
 def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch) -> Tensor:

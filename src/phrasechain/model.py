@@ -75,7 +75,7 @@ class GroundingModel(nn.Module):
         self.bag_weight = bag
         self.bag = BagScores(encoder.dimension, regions) if bag else None
         if init == "xavier":
-            for part in (self.text.lstm, self.pairs, self.transition):
+            for part in (self.text.lstm, self.pairs, self.transition, self.bag and self.bag.ask):
                 xavier_(part)
 
     def forward(self, batch: Batch) -> Scores:

@@ -146,8 +146,10 @@ class BagScores(nn.Module):
     def forward(self, tokens: Tensor, regions: Tensor, batch: Batch) -> Tensor:
         """Token vectors (B, L, e) and regions (N, D) give emissions (P, K)."""
         asked = self.ask(self.words(tokens, batch.token_spans, batch.phrase_caption))  # (P, D)
-        scores = pair_product(asked, regions, batch).sum(-1)  # (M,)
-        return spread(widen(scores), batch.region_mask[batch.phrase_image])
+        image = torch.arange(len(batch.region_mask), device=regions.device).repeat_interleave(batch.region_mask.sum(1))
+        is_own = image == batch.phrase_image[:, None]  # (P, N)
+        scores = widen(asked @ regions.T)[is_own]  # (M,)
+        return spread(scores, batch.region_mask[batch.phrase_image])
 
 
 class _Relu(torch.autograd.Function):

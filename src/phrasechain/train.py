@@ -268,6 +268,10 @@ def _check(config: Config, loss: LossConfig) -> None:
     ):
         if name not in known:
             raise DataError(unknown_name(kind, name, known))
+    if loss.targets == "refined" and not config.model.box_regression:
+        raise DataError(
+            "loss.targets=refined needs boxes that move; set model.box_regression=true or loss.targets=soft"
+        )
     if config.data.unboxed and loss.unlabelled != "marginalise":
         raise DataError(
             f"data.unboxed keeps phrases in chains that loss.unlabelled={loss.unlabelled} leaves out again; set "

@@ -52,7 +52,7 @@ from phrasechain.train_regions import (
     keep_early_stages,
     photo_path,
     rate_at,
-    read_recipe,
+    read_rare_word,
     require_same_photos,
     trunk_groups,
 )
@@ -132,7 +132,8 @@ class Together(nn.Module):
         place = {example.image: number for number, example in enumerate(examples)}
         rows = torch.tensor([place[image] for image in batch.images])
         batch = replace(batch, features=features[rows, : batch.boxes.shape[1]])  # for the zeros: these have a gradient
-        terms = loss_terms(self.grounder(batch), batch)
+        scores, *others = self.grounder.opinions(batch)
+        terms = loss_terms(scores, batch, others)
         return {
             "grounding": terms.grounding / terms.count.clamp(min=1),
             "boxes": terms.boxes / terms.pairs.clamp(min=1),
@@ -224,7 +225,7 @@ def tune(
     require_same_photos(regions, data, [*fit, *dev])
     for example in [*fit, *dev]:
         photo_path(example)  # refuse to begin what would stop in the middle
-    vocabulary = build_vocabulary(fit, read_recipe(regions).rare_word)
+    vocabulary = build_vocabulary(fit, read_rare_word(regions))
     teacher, sha256 = _read_teacher(regions, vocabulary, recipe)
     grounder = load_checkpoint(run)
     if grounder.card.regions.weights_sha256 != sha256:

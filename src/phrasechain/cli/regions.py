@@ -22,7 +22,10 @@ def train_regions(
     dimension: Annotated[int, typer.Option(min=1, max=4096, help="Features of a region.")] = 256,
     size: Annotated[int, typer.Option(min=64, max=2048, help="The side that photos are squashed to.")] = 384,
     anchors: Annotated[int, typer.Option(min=1, max=64, help="Anchors at each place of a map.")] = 9,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 16,
+    precision: Annotated[
+        str, typer.Option(help="Of matrix products: bf16, or float32 where the processor knows no other.")
+    ] = "bf16",
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and views.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
 ) -> None:
@@ -34,7 +37,15 @@ def train_regions(
     from phrasechain.train_regions import train_regions as run
 
     heads = min(Recipe().head_epochs, epochs - 1)
-    recipe = Recipe(dimension=dimension, size=size, anchors=anchors, head_epochs=heads, epochs=epochs, seed=seed)
+    recipe = Recipe(
+        dimension=dimension,
+        size=size,
+        anchors=anchors,
+        head_epochs=heads,
+        epochs=epochs,
+        precision=precision,
+        seed=seed,
+    )
     weights = run(data, out, start or published_weights(), recipe, limit)
     typer.echo(printable(str(weights)))
 

@@ -22,6 +22,7 @@ class WordBag(nn.Module):
         first, end = token_spans.unbind(1)
         places = first[:, None] + torch.arange(int((end - first).max()), device=first.device)  # (P, W)
         is_word = places < end[:, None]
-        words = tokens[phrase_caption[:, None], places.clamp(max=tokens.shape[1] - 1)]  # (P, W, D)
+        words = tokens[phrase_caption[:, None], places.clamp(max=tokens.shape[1] - 1)]
+        words = words.masked_fill(~is_word[..., None], 0.0)  # (P, W, D)
         weights: Tensor = self.attention(words)[..., 0].masked_fill(~is_word, -torch.inf).softmax(-1)
         return (weights[:, None] @ words)[:, 0]

@@ -38,8 +38,8 @@ CONTEXTS: dict[str, tuple[str, ...]] = {
 
 
 class TokenStates(NamedTuple):
-    """The states of both directions at each token. Row L stands for both ends: after the last token and, as -1, before
-    the first."""
+    """The states of both directions at each token, and the tokens. Row L of the states stands for both ends: after the
+    last token and, as -1, before the first."""
 
     forward: Tensor  # (B, L + 1, H)
     backward: Tensor  # (B, L + 1, H)

@@ -1,7 +1,7 @@
-"""Other views of a photo and of what its captions name: mirrored, nearer, farther, lighter or darker.
+"""Other views of a photo and of what its captions name: mirrored, nearer, farther, in other light.
 
-Left and right change places in the words when the photo is mirrored; light and contrast change, hues never do, since
-captions name colours; a crop cuts no named box by more than a little.
+Left and right change places in the words when the photo is mirrored; light, contrast and the strength of colours
+change, hues never do, since captions name colours; a crop cuts no named box by more than a little.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from phrasechain.schema import Box, Example
 from phrasechain.vision.words import Lesson, Vocabulary, mirror, mirror_word
 
 _WHOLE = 1 / 3  # how often a photo is seen as it is
-_SIDES = (0.6, 1.3)  # of a photo, that another view shows: a part of it, or more than there is
+_SIDES = (0.5, 1.4)  # of a photo, that another view shows: a part of it, or more than there is
 _GREY = (127, 127, 127)  # what lies beyond the photo
 _KEPT = 0.7  # the share of a named box that a crop must leave, or the box is forgotten
-_LIGHT = 0.25  # how far brightness and contrast go
+_LIGHT = 0.3  # how far brightness, contrast and the strength of colours go
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,15 @@ class View:
     window: tuple[float, float, float, float]  # x0, y0, x1, y1 in shares of its sides; beyond it all is grey
     brightness: float
     contrast: float
+    colour: float
     is_mirrored: bool
 
 
 def random_view(chance: np.random.Generator) -> View:
     """A view of any photo."""
     window = random_window(chance)
-    brightness, contrast = (1 + chance.uniform(-_LIGHT, _LIGHT) for _ in range(2))
-    return View(window, brightness, contrast, bool(chance.random() < 0.5))
+    brightness, contrast, colour = (1 + chance.uniform(-_LIGHT, _LIGHT) for _ in range(3))
+    return View(window, brightness, contrast, colour, bool(chance.random() < 0.5))
 
 
 def paint(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
@@ -51,6 +52,7 @@ def paint(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
     seen = seen.resize((size, size), Image.Resampling.BILINEAR)
     seen = ImageEnhance.Brightness(seen).enhance(view.brightness)
     seen = ImageEnhance.Contrast(seen).enhance(view.contrast)
+    seen = ImageEnhance.Color(seen).enhance(view.colour)
     pixels = np.asarray(seen)
     return np.ascontiguousarray(pixels[:, ::-1] if view.is_mirrored else pixels)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from phrasechain.files import write_atomically
 from phrasechain.progress import track
 from phrasechain.vision.extractor import as_input
 from phrasechain.vision.pixels import read_photo
-from phrasechain.vision.trunk import Trunk
 
 _TOGETHER = 16  # photos in a file
 _NAMES = ("c3", "c4", "c5")
 
 
 @torch.inference_mode()
-def keep_maps(folder: Path, trunk: Trunk, photos: Sequence[Path], size: int) -> None:
+def keep_maps(folder: Path, trunk: Callable[[Tensor], tuple[Tensor, ...]], photos: Sequence[Path], size: int) -> None:
     """Write the maps of all photos, in files of a few that are there wholly or not at all; what is there stays."""
     folder.mkdir(exist_ok=True)
     missing = [start for start in range(0, len(photos), _TOGETHER) if not _file(folder, start).exists()]

@@ -25,7 +25,7 @@ GRAIN = 64  # of them, as many as boxes are pooled from
 CELLS = 5  # a region is pooled as CELLS × CELLS
 SEMANTIC = 1280  # channels of the trunk's last layer
 HIDDEN = 512
-_DROPOUT = 0.3  # of the region head's units while it learns: five thousand photos are soon known by heart
+_DROPOUT = 0.4  # of the region head's units while it learns: five thousand photos are soon known by heart
 _LARGEST_GROWTH = 4.0  # of a proposal over its anchor, as a logarithm
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phrasechain.vision.network import Dense, Maps, ProposalHead, RegionNetwork
+from phrasechain.vision.network import Dense, Described, Maps, ProposalHead, RegionNetwork
 from phrasechain.vision.region_losses import phrase_loss, proposal_losses, quality_losses, word_loss
 from phrasechain.vision.select import best_boxes
 from phrasechain.vision.trunk import fold, fold_published
@@ -84,7 +84,8 @@ class Teacher(nn.Module):
         return self.losses(*self.network.look(*trunk_maps), lessons)
 
     def losses(self, maps: Maps, dense: Dense, lessons: LessonBatch) -> dict[str, Tensor]:
-        """The same, from what the network made of them."""
+        """The same, from what the network made of them. Under autocast the losses themselves are still in float32."""
+        dense = Dense(*(each.float() for each in dense))
         score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
         boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), lessons.named)  # (B, K, 4)
         return {"score": score, "extent": extent} | self._region_losses(maps, boxes, lessons)
@@ -98,17 +99,17 @@ class Teacher(nn.Module):
 
     def _region_losses(self, maps: Maps, boxes: Tensor, lessons: LessonBatch) -> dict[str, Tensor]:
         named, image = lessons.named, lessons.phrase_image
-        described = self.network.describe(maps, boxes)
+        described = Described(*(each.float() for each in self.network.describe(maps, boxes)))
         features = F.dropout(described.features, _DROPOUT, self.training)  # (B, K, D)
         quality, refine = quality_losses(described.quality, described.boxes, boxes, named)
         asked = self.phrase(lessons.phrase_words, lessons.phrase_starts)  # (P, D)
-        scores = (features[image] @ asked[:, :, None])[..., 0]  # (P, K)
+        scores = (features[image] @ asked[:, :, None])[..., 0].float()  # (P, K)
         is_box = (boxes[..., 2:] > boxes[..., :2]).all(-1)[image]
         gold = named[image, lessons.phrase_box]
         return {
             "quality": quality,
             "refine": refine,
-            "words": word_loss(self.say(features), boxes, named, lessons.words),
+            "words": word_loss(self.say(features).float(), boxes, named, lessons.words),
             "phrases": phrase_loss(torch.where(is_box, scores, _NOWHERE), boxes[image], gold),
         }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,7 +32,10 @@ _EPSILON = 1e-3  # of the batch norms in the published weights
 
 
 class Block(nn.Module):
-    """Expand, filter each channel, project; with the input added where shapes allow."""
+    """Expand, filter each channel, project; with the input added where shapes allow.
+
+    While it learns, a block that adds to its input is left out by chance (stochastic depth; Huang et al., 2016).
+    """
 
     def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -40,11 +44,27 @@ class Block(nn.Module):
         self.filter = nn.Conv2d(inner, inner, kernel, stride, kernel // 2, groups=inner)
         self.project = nn.Conv2d(inner, out, 1)
         self.adds = stride == 1 and width == out
+        self.left_out = 0.0  # how often, while it learns
 
     def forward(self, x: Tensor) -> Tensor:
         inner = x if self.expand is None else relu6(self.expand(x))
-        y: Tensor = self.project(relu6(self.filter(inner)))
-        return x + y if self.adds else y
+        y: Tensor = self.project(relu6(self._filter(inner)))
+        if not self.adds:
+            return y
+        return x + (_leave_out(y, self.left_out) if self.training and self.left_out else y)
+
+    def _filter(self, x: Tensor) -> Tensor:
+        """In float32 where it strides and a gradient passes: in bfloat16 torch takes ten times as long for that."""
+        if self.filter.stride[0] == 1 or not x.requires_grad or not torch.is_autocast_enabled(x.device.type):
+            return self.filter(x)  # type: ignore[no-any-return]
+        with torch.autocast(x.device.type, enabled=False):
+            return self.filter(x.float())  # type: ignore[no-any-return]
+
+
+def _leave_out(x: Tensor, rate: float) -> Tensor:
+    """Zeros for some of the B images, the others scaled up, so that the mean stays."""
+    kept = torch.rand(len(x), 1, 1, 1, device=x.device) >= rate
+    return x * (kept / (1 - rate)).to(x)
 
 
 class Trunk(nn.Module):
@@ -63,6 +83,19 @@ class Trunk(nn.Module):
         self.early = nn.Sequential(*stages[:_SPLIT])
         self.middle = nn.Sequential(*stages[_SPLIT : _SPLIT + 2])
         self.late = nn.Sequential(*stages[_SPLIT + 2 :])
+
+    def blocks(self) -> list[Block]:
+        """All blocks, in their order."""
+        return [block for block in self.modules() if isinstance(block, Block)]
+
+    def leave_out(self, rate: float) -> None:
+        """Leave out blocks while the trunk learns, in proportion to their place, of which the last stands for ``rate``.
+
+        Blocks that do not add to their input are never left out.
+        """
+        blocks = self.blocks()
+        for place, block in enumerate(blocks, 1):
+            block.left_out = rate * place / len(blocks)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         c3 = self.early(relu6(self.stem(half_turn(pixels))))
