@@ -69,6 +69,35 @@ def test_a_second_opinion_is_added_to_the_emissions_alone() -> None:
     assert len(make_model().opinions(batch)) == 1
 
 
+def test_members_are_averaged_and_share_words_alone() -> None:
+    batch = tiny_batch(1)
+    model = make_model(bag=0.3, members=3)
+    *members, bag = model.opinions(batch)
+    assert len(members) == 3
+    assert not torch.equal(members[0].emissions, members[1].emissions)
+    both = model(batch)
+    mean = (members[0].emissions + members[1].emissions + members[2].emissions) / 3
+    torch.testing.assert_close(both.emissions, mean + 0.3 * bag.emissions)
+    for name in ("offsets", "transitions"):
+        parts = [getattr(member, name).double() for member in members]
+        torch.testing.assert_close(getattr(both, name).double(), sum(parts) / 3, atol=1e-6, rtol=1e-5)
+    terms = loss_terms(members[2], batch)
+    (terms.grounding + terms.boxes).backward()  # type: ignore[no-untyped-call]
+    learns = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert {name.split(".")[0] for name in learns} == {"text", "others"}
+    assert all(name.startswith(("text.encoder.", "others.1.")) for name in learns)
+
+
+def test_all_members_learn_boxes() -> None:
+    batch = tiny_batch(1)
+    first, second = make_model(members=2).opinions(batch)
+    alone = [loss_terms(each, batch) for each in (first, second)]
+    both = loss_terms(first, batch, [second])
+    torch.testing.assert_close(both.boxes, alone[0].boxes + alone[1].boxes)
+    torch.testing.assert_close(both.grounding, alone[0].grounding + alone[1].grounding)
+    assert int(both.pairs) == int(alone[0].pairs)
+
+
 def test_each_opinion_learns_from_its_own_loss() -> None:
     batch = tiny_batch(1)
     model = make_model(bag=0.3)

@@ -187,7 +187,13 @@ def test_parts_and_workers_change_nothing(world: World, tmp_path: Path) -> None:
         ("model.chain=false", "loss.targets=hard", "loss.unlabelled=authors", "loss.regress=authors"),
         ("model.box_regression=false", "model.context=none", "data.unboxed=1", "loss.unlabelled=marginalise"),
         ("model.normalise=standardise", "model.transition=geometric", "decode.how=smoothing", "train.optimizer=adam"),
-        ("model.bag=0.3", "loss.targets=refined", "train.precision=bf16", "loss.unlabelled=marginalise"),
+        (
+            "model.bag=0.3",
+            "model.members=2",
+            "loss.targets=refined",
+            "train.precision=bf16",
+            "loss.unlabelled=marginalise",
+        ),
         ("data.limit=6", "train.clip=0", "train.encoder_rate=0.1", "loss.divide=captions", "loss.offsets=sum"),
     ],
 )

@@ -76,6 +76,7 @@ class Model:
     normalise: str = "none"  # of region features: none, l2 or standardise
     objectness: bool = False  # whether how sure the detector is of a region is one of its features
     bag: float = _number(0.0, 0)  # how much the opinion of a phrase's words without their order counts; 0: none
+    members: int = _number(1, 1, 64)  # networks that share word vectors and whose scores are averaged
 
 
 @dataclass(frozen=True, slots=True)

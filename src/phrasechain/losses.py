@@ -89,7 +89,7 @@ def loss_terms(
     grounding = torch.stack([_divergence(each, q, batch) for each in (scores, *others)]).sum()
     if offsets not in OFFSETS:
         raise DataError(unknown_name("way to count offsets", offsets, OFFSETS))
-    boxes, pairs = _regression(scores.offsets, batch, regress, least_side)
+    boxes, pairs = _regression([each.offsets for each in (scores, *others)], batch, regress, least_side)
     return LossTerms(grounding, divisor(batch, batch, divide), boxes / 4 if offsets == "mean" else boxes, pairs)
 
 
@@ -154,15 +154,18 @@ def _chain_kl(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
     return torch.cat(parts)
 
 
-def _regression(offsets: Tensor | None, batch: Batch, regress: str, least_side: float) -> tuple[Tensor, Tensor]:
-    """The sum over positive pairs of the SmoothL1 of four offsets, and the number of pairs."""
+def _regression(
+    opinions: Sequence[Tensor | None], batch: Batch, regress: str, least_side: float
+) -> tuple[Tensor, Tensor]:
+    """The sum over positive pairs of the SmoothL1 of four offsets, of each opinion that has some; and of pairs."""
     if regress not in REGRESS:
         raise DataError(unknown_name("choice of regressed regions", regress, REGRESS))
-    if offsets is None:
+    given = [offsets for offsets in opinions if offsets is not None]
+    if not given:
         return batch.gold.new_zeros(()), batch.lengths.new_zeros(())
     pairs = positive_pairs(batch, best_only=regress == "best", least_side=least_side)
-    found = offsets[pairs.phrase, pairs.region]  # (Q, 4)
-    return smooth_l1_loss(found, pairs.offsets, reduction="sum"), batch.lengths.new_tensor(len(found))
+    losses = [smooth_l1_loss(each[pairs.phrase, pairs.region], pairs.offsets, reduction="sum") for each in given]
+    return torch.stack(losses).sum(), batch.lengths.new_tensor(len(pairs.phrase))
 
 
 def training_batch(batch: Batch, unlabelled: str) -> Batch:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from phrasechain.data.batch import Batch
@@ -35,7 +37,9 @@ class GroundingModel(nn.Module):
         init: ``xavier`` or torch's ``default``; the text encoder keeps its own.
         normalise: of the region features, see ``RegionInput``.
         objectness: whether a region's vector tells how sure its detector is.
-        bag: how much a second opinion counts, that of the phrase's words without their order; 0: there is none.
+        bag: how much a further opinion counts, that of the phrase's words without their order; 0: there is none.
+        members: networks that read captions and score regions each for itself, on the same word vectors; what they say
+            is averaged.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class GroundingModel(nn.Module):
         normalise: str = "none",
         objectness: bool = False,
         bag: float = 0.0,
+        members: int = 1,
     ) -> None:
         super().__init__()
         if transition not in TRANSITIONS:
@@ -67,39 +72,79 @@ class GroundingModel(nn.Module):
         self.region_input = RegionInput(region_dimension, normalise, objectness)
         self.text = PhraseEncoder(encoder, lstm, context=context if chain else "none", dropout=dropout, packed=packed)
         d, regions = self.text.dimension, self.region_input.dimension
-        self.pairs = PairScores(
-            d, regions, rank=rank, joint=joint, activation=activation, dropout=dropout, box_regression=box_regression
-        )
         kind = TRANSITIONS[transition]
-        self.transition = kind(regions, d, self.text.context_dimension, transition_hidden) if chain else None
+
+        def make_pairs() -> PairScores:
+            sizes = {"rank": rank, "joint": joint}
+            return PairScores(
+                d, regions, **sizes, activation=activation, dropout=dropout, box_regression=box_regression
+            )
+
+        def make_transition() -> nn.Module | None:
+            return kind(regions, d, self.text.context_dimension, transition_hidden) if chain else None
+
+        self.pairs, self.transition = make_pairs(), make_transition()
         self.bag_weight = bag
         self.bag = BagScores(encoder.dimension, regions) if bag else None
+        self.others = nn.ModuleList(
+            Member(self.text.make_lstm(), make_pairs(), make_transition()) for _ in range(members - 1)
+        )
         if init == "xavier":
-            for part in (self.text.lstm, self.pairs, self.transition, self.bag and self.bag.ask):
+            for part in (self.text.lstm, self.pairs, self.transition, self.bag and self.bag.ask, self.others):
                 xavier_(part)
 
     def forward(self, batch: Batch) -> Scores:
-        """The scores of a batch."""
-        scores, *others = self.opinions(batch)
-        emissions = sum((self.bag_weight * other.emissions for other in others), scores.emissions)
-        return replace(scores, emissions=emissions)
+        """The scores of a batch: the average of its members', and the bag's in its proportion."""
+        opinions = self.opinions(batch)
+        scores = average(opinions[: 1 + len(self.others)])
+        for bag in opinions[1 + len(self.others) :]:
+            scores = replace(scores, emissions=scores.emissions + self.bag_weight * bag.emissions)
+        return scores
 
     def opinions(self, batch: Batch) -> list[Scores]:
-        """The scores that learn each by itself: those of the phrases in their caption, and those of their words."""
+        """The scores that learn each by itself: those of each member, then those of the phrases' words alone."""
         regions = self.region_input(batch)  # (N, D + 5), or 6 with objectness
-        states = self.text.read(batch.tokens)
-        phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
-        emissions, offsets = self.pairs(phrases, regions, batch)
-        opinions = [Scores(emissions, offsets, self._transitions(regions, phrases, context, batch))]
+        vectors = self.text.encoder(batch.tokens)  # (B, L, e)
+        opinions, tokens = [], vectors
+        for lstm, pairs, transition in self._members():
+            states = self.text.states(vectors, batch.tokens, lstm)
+            phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
+            emissions, offsets = pairs(phrases, regions, batch)
+            links = None if transition is None else transition(regions, phrases, context, batch)
+            opinions.append(Scores(emissions, offsets, links))
+            tokens = states.tokens
         if self.bag is not None:
-            opinions.append(Scores(self.bag(states.tokens, regions, batch), None, None))
+            opinions.append(Scores(self.bag(tokens, regions, batch), None, None))
         return opinions
 
-    def _transitions(self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor | None:
-        found: Tensor | None = None
-        if self.transition is not None:
-            found = self.transition(regions, phrases, context, batch)
-        return found
+    def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None]]:
+        yield self.text.lstm, self.pairs, self.transition
+        for other in self.others:
+            assert isinstance(other, Member)
+            yield other.lstm, other.pairs, other.transition
+
+
+class Member(nn.Module):
+    """What one more network of a model has for itself."""
+
+    def __init__(self, lstm: nn.LSTM, pairs: PairScores, transition: nn.Module | None) -> None:
+        super().__init__()
+        self.lstm, self.pairs, self.transition = lstm, pairs, transition
+
+
+def average(opinions: Sequence[Scores]) -> Scores:
+    """The mean of all scores; members have the same parts."""
+
+    def mean(*parts: Tensor | None) -> Tensor | None:
+        return None if parts[0] is None else torch.stack(parts).mean(0)  # type: ignore[arg-type]
+
+    if len(opinions) == 1:
+        return opinions[0]
+    emissions, *others = (
+        mean(*(getattr(each, name) for each in opinions)) for name in ("emissions", "offsets", "transitions")
+    )
+    assert emissions is not None
+    return Scores(emissions, *others)
 
 
 def xavier_(part: nn.Module | None) -> None:

@@ -70,7 +70,11 @@ class PhraseEncoder(nn.Module):
         self.dimension = 2 * hidden
         self.context_dimension = len(CONTEXTS[context]) * self.dimension
         self.dropout = nn.Dropout(dropout)
-        self.lstm = nn.LSTM(encoder.dimension, hidden, batch_first=True, bidirectional=True)
+        self.lstm = self.make_lstm()
+
+    def make_lstm(self) -> nn.LSTM:
+        """A new LSTM that can read these token vectors."""
+        return nn.LSTM(self.encoder.dimension, self.dimension // 2, batch_first=True, bidirectional=True)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The vectors of phrases (P, 2 H), and of contexts (B, T-1, c) or None where there is none."""
@@ -83,9 +87,13 @@ class PhraseEncoder(nn.Module):
 
     def read(self, captions: Captions) -> TokenStates:
         """The states at the tokens of captions, none of which is empty."""
-        tokens, counts = self.dropout(self.encoder(captions)), [len(caption) for caption in captions]
+        return self.states(self.encoder(captions), captions, self.lstm)
+
+    def states(self, vectors: Tensor, captions: Captions, lstm: nn.LSTM) -> TokenStates:
+        """The same by another LSTM, from the token vectors (B, L, D) of the captions."""
+        tokens, counts = self.dropout(vectors), [len(caption) for caption in captions]
         L = tokens.shape[1]
-        states = read_both_ways(self.lstm, tokens, counts if self.packed else [L] * len(counts))
+        states = read_both_ways(lstm, tokens, counts if self.packed else [L] * len(counts))
         if not self.packed:
             counts, states = [L] * len(counts), torch.cat([states[:, :-1], states[:, -2:-1]], 1)
         forward, backward = self.dropout(states).chunk(2, -1)
