@@ -13,7 +13,6 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from phrasechain.boxes import pairwise_iou_xyxy
+from phrasechain.curves import draw_curves
 from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
 from phrasechain.errors import DataError, one_line, unknown_name
-from phrasechain.files import read_bounded, write_atomically
+from phrasechain.files import read_bounded
 from phrasechain.memory import keep_freed_memory
 from phrasechain.progress import progress_bar
 from phrasechain.resume import CHECKPOINT, load_state, save_state
-from phrasechain.run_folder import claimed, forget_after, log, read_metrics
+from phrasechain.run_folder import claimed, forget_after, log
 from phrasechain.schema import Example, Regions
 from phrasechain.vision.anchors import cluster_sides
 from phrasechain.vision.augment import paint, random_view, see_lesson
@@ -50,6 +50,7 @@ PRECISIONS = ("float32", "bf16")
 _WARM_UP, _LAST_RATE = 0.05, 0.01
 _CLIP = 10.0
 _STRIDE = 32  # of the coarsest map
+_SCORES = ("recall@10", "recall@36", "recall@100", "accuracy", "fit accuracy")  # in percent
 _WATCHED = 150  # photos of dev, and of fit, that are scored after each epoch
 _CONFIG_LIMIT = 1 << 20  # bytes
 _MAPS = "maps"  # the folder, in that of the run, for what the trunk makes of the photos
@@ -190,7 +191,7 @@ def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
                 found = score(run.teacher, dev, batches.vocabulary)
                 known = score(run.teacher, batches.examples[: len(dev)], batches.vocabulary)
                 log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
-                draw_curves(run.folder)
+                draw_curves(run.folder, WEIGHTS, dict.fromkeys(_SCORES, 1.0))
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
 
@@ -386,28 +387,3 @@ def photo_path(example: Example) -> Path:
     if example.path is None or not example.path.exists():
         raise DataError(f"image {example.image}: there is no photo of it ({example.path})")
     return example.path
-
-
-def draw_curves(folder: Path) -> None:
-    """The losses, averaged over 50 steps, and the scores on dev, as ``curves.png``."""
-    from matplotlib.figure import Figure
-
-    lines = read_metrics(folder)
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    steps = [line for line in lines if "score" in line]
-    window = min(50, len(steps))
-    for name in WEIGHTS:
-        smooth = np.convolve([WEIGHTS[name] * line[name] for line in steps], np.ones(window) / window, "valid")
-        left.plot([line["step"] for line in steps[window - 1 :]], smooth, label=name)
-    scored = [line for line in lines if "accuracy" in line]
-    for name in ("recall@10", "recall@36", "recall@100", "accuracy", "fit accuracy"):
-        right.plot([line["step"] for line in scored], [line[name] for line in scored], marker=".", label=name)
-    left.set(xlabel="step", ylabel="weighted loss, fit", yscale="log")
-    right.set(xlabel="step", ylabel="percent of phrases, dev")
-    for axes in (left, right):
-        axes.legend()
-        axes.grid(alpha=0.3)
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_atomically(folder / "curves.png", picture.getvalue())
