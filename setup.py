@@ -1,6 +1,6 @@
-"""Builds the compiled chain kernel: plain C, linked against the C library alone, optional.
+"""Builds the compiled chain kernel and the loops that choose boxes: plain C, the C library alone, optional.
 
-Where there is no compiler the build goes on without it and the pure-torch path serves.
+Where there is no compiler the build goes on without them and the pure-torch paths serve.
 """
 
 from setuptools import Extension, setup
@@ -12,6 +12,8 @@ class BuildKernel(build_ext):
         return ext.export_symbols  # loaded by ctypes, not imported: there is no PyInit to export
 
 
+FLAGS = ["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math"]
+
 setup(
     cmdclass={"build_ext": BuildKernel},
     ext_modules=[
@@ -19,9 +21,16 @@ setup(
             "phrasechain.chain._kernel",
             sources=["src/phrasechain/chain/kernel.c"],
             depends=["src/phrasechain/chain/kernel_steps.h"],
-            extra_compile_args=["-O3", "-std=gnu11", "-pthread", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"],
+            extra_compile_args=[*FLAGS, "-pthread", "-Wno-psabi"],
             extra_link_args=["-pthread", "-lm"],
             optional=True,
-        )
+        ),
+        Extension(
+            "phrasechain.vision._nms",
+            sources=["src/phrasechain/vision/nms.c"],
+            extra_compile_args=FLAGS,
+            extra_link_args=["-lm"],
+            optional=True,
+        ),
     ],
 )

@@ -5,15 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phrasechain.boxes import iou_xyxy
 from phrasechain.errors import DataError
 from phrasechain.schema import Regions
 from phrasechain.vision.extractor import RegionExtractor, propose, settle
 from phrasechain.vision.network import Dense, Described
-from phrasechain.vision.nms import first_kept, in_turn, suppress
+from phrasechain.vision.nms import in_turn
 from phrasechain.vision.pixels import Photo
 from tiny_regions import DIMENSION, SIZE, make_network
 
@@ -101,34 +99,6 @@ def test_boxes_that_cannot_be_used_are_refused(extractor: RegionExtractor, boxes
 def test_no_regions_cannot_be_asked_for(extractor: RegionExtractor) -> None:
     with pytest.raises(DataError, match="count must be 1 or more, not 0"):
         extractor.regions("a", make_photo(0), count=0)
-
-
-def greedy(boxes: torch.Tensor, threshold: float) -> list[int]:
-    kept: list[int] = []
-    for place, box in enumerate(boxes):
-        if all(iou_xyxy(box, boxes[other]) <= threshold for other in kept):
-            kept.append(place)
-    return kept
-
-
-@given(
-    boxes=st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=0, max_size=60),
-    threshold=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
-    count=st.integers(1, 70),
-    block=st.integers(1, 64),
-)
-def test_suppression_in_blocks_is_greedy(
-    boxes: list[tuple[int, ...]], threshold: float, count: int, block: int
-) -> None:
-    corners = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
-    ordered = torch.cat(
-        (torch.minimum(corners[:, :2], corners[:, 2:]), torch.maximum(corners[:, :2], corners[:, 2:])), 1
-    )
-    wanted = greedy(ordered, threshold)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("phrasechain.vision.nms._BLOCK", block)
-        assert first_kept(ordered, threshold, count).tolist() == wanted[:count]
-    assert suppress(ordered, threshold).nonzero()[:, 0].tolist() == wanted
 
 
 BOXES = torch.tensor([[0.0, 0, 0.5, 0.5], [0.01, 0, 0.5, 0.5], [0.6, 0.6, 1.2, 1.0], [0.0, 0.6, 0.3, 1.0]])

@@ -1,6 +1,7 @@
 """Suppression against plain loops."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from phrasechain.boxes import iou_xyxy
-from phrasechain.vision.nms import in_turn, suppress
+from phrasechain.chain import kernel
+from phrasechain.vision import nms, nms_kernel
+from phrasechain.vision.nms import first_kept, in_turn, suppress
 
 
 def greedy(boxes: Tensor, threshold: float) -> list[bool]:
@@ -17,6 +20,16 @@ def greedy(boxes: Tensor, threshold: float) -> list[bool]:
     for i, box in enumerate(boxes):
         kept.append(not any(kept[j] and iou_xyxy(box, boxes[j]) > threshold for j in range(i)))
     return kept
+
+
+each_path = pytest.mark.parametrize("path", ["compiled", "torch"])
+
+
+def on_path(path: str) -> AbstractContextManager[None]:
+    """With or without compiled code, where there is such."""
+    if path == "compiled" and nms_kernel.load() is None:
+        pytest.skip("nms.c was not compiled here")
+    return kernel.disabled() if path == "torch" else nullcontext()
 
 
 corner = st.integers(0, 12)
@@ -47,19 +60,21 @@ def test_images_of_a_batch_do_not_meet() -> None:
         assert torch.equal(suppress(one, 0.5), kept)
 
 
+@each_path
 @given(
     boxes=st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=12),
     seed=st.integers(0, 99),
     data=st.data(),
 )
 def test_turns_are_taken_by_what_is_left_of_each_box(
-    boxes: list[tuple[int, ...]], seed: int, data: st.DataObject
+    path: str, boxes: list[tuple[int, ...]], seed: int, data: st.DataObject
 ) -> None:
     corners = torch.tensor(boxes, dtype=torch.float32)
     ordered = torch.cat((torch.minimum(corners[:, :2], corners[:, 2:]), 0.5 + torch.maximum(*corners.chunk(2, 1))), 1)
     score = torch.randn(len(boxes), generator=torch.Generator().manual_seed(seed))
     count = data.draw(st.integers(1, len(boxes) + 2))
-    places, worth = in_turn(ordered, score, count)
+    with on_path(path):
+        places, worth = in_turn(ordered, score, count)
     assert len(places) == min(count, len(boxes))
     assert len(set(places.tolist())) == len(places)
     for turn, place in enumerate(places.tolist()):
@@ -73,3 +88,53 @@ def test_turns_are_taken_by_what_is_left_of_each_box(
 
         assert math.exp(worth[turn]) == pytest.approx(left(place), rel=1e-3)
         assert left(place) >= 0.999 * max(left(box) for box in range(len(boxes)) if box not in taken)
+
+
+@each_path
+@given(
+    boxes=st.lists(box, min_size=0, max_size=60),
+    threshold=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    count=st.integers(1, 70),
+    block=st.integers(1, 64),
+)
+def test_the_first_that_are_kept_are_those_of_the_greedy_loop(
+    path: str, boxes: list[tuple[int, ...]], threshold: float, count: int, block: int
+) -> None:
+    ordered = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+    wanted = [place for place, stays in enumerate(greedy(ordered, threshold)) if stays]
+    with pytest.MonkeyPatch.context() as patch, on_path(path):
+        patch.setattr(nms, "_BLOCK", block)
+        assert first_kept(ordered, threshold, count).tolist() == wanted[:count]
+
+
+def test_both_paths_agree_on_many_boxes() -> None:
+    chance = torch.Generator().manual_seed(0)
+    low = torch.rand(2500, 2, generator=chance)
+    boxes = torch.cat((low, low + 0.3 * torch.rand(2500, 2, generator=chance)), -1)
+    score = torch.randn(2500, generator=chance)
+    found = []
+    for path in ("compiled", "torch"):
+        with on_path(path):
+            found.append((first_kept(boxes, 0.6, 200), *in_turn(boxes[:300], score[:300], 100)))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    torch.testing.assert_close(found[0][2], found[1][2], rtol=1e-5, atol=1e-6)
+
+
+@each_path
+def test_a_view_of_other_boxes_is_read_as_it_is(path: str) -> None:
+    """Rows that do not lie side by side in memory."""
+    chance = torch.Generator().manual_seed(0)
+    low = torch.rand(40, 2, generator=chance)
+    wide = torch.cat((low, low + 0.5, low), -1)  # (40, 6)
+    with on_path(path):
+        assert torch.equal(first_kept(wide[:, :4], 0.5, 9), first_kept(wide[:, :4].clone(), 0.5, 9))
+        assert torch.equal(
+            in_turn(wide[:, :4], wide[:, 0], 9)[0], in_turn(wide[:, :4].clone(), low[:, 0].clone(), 9)[0]
+        )
+
+
+def test_other_numbers_than_float32_are_chosen_among_in_torch() -> None:
+    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3]], dtype=torch.float64)
+    assert first_kept(boxes, 0.5, 3).tolist() == [0, 2]
+    assert in_turn(boxes, torch.tensor([2.0, 1.5, 1.0], dtype=torch.float64), 3)[0].tolist() == [0, 2, 1]

@@ -47,7 +47,12 @@ _disabled: ContextVar[bool] = ContextVar("_disabled", default=False)
 
 def load() -> ctypes.CDLL | None:
     """The compiled library, or ``None`` where it was not built or is not wanted."""
-    return None if _disabled.get() else _find()
+    return None if is_disabled() else _find()
+
+
+def is_disabled() -> bool:
+    """Whether compiled code is not wanted."""
+    return _disabled.get() or os.environ.get("PHRASECHAIN_BACKEND") == "torch"
 
 
 @contextmanager
@@ -62,19 +67,23 @@ def disabled() -> Iterator[None]:
 
 @cache
 def _find() -> ctypes.CDLL | None:
-    if os.environ.get("PHRASECHAIN_BACKEND") == "torch":
-        return None
+    library = open_library(Path(__file__).with_name("_kernel"))
+    if library is not None:
+        library.phrasechain_panels.argtypes = [_INT]
+        library.phrasechain_panels.restype = _INT
+    return library
+
+
+def open_library(stem: Path) -> ctypes.CDLL | None:
+    """What pip compiled to this path and some ending; ``None``, with a warning, if it was built for another machine."""
     for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name("_kernel" + suffix)
+        path = stem.with_name(stem.name + suffix)
         if path.exists():
             try:
-                library = ctypes.CDLL(str(path))
+                return ctypes.CDLL(str(path))
             except OSError as error:
-                warnings.warn(f"the compiled chain kernel cannot be loaded, pure torch serves: {error}", stacklevel=2)
+                warnings.warn(f"the compiled {stem.name} cannot be loaded, pure torch serves: {error}", stacklevel=3)
                 return None
-            library.phrasechain_panels.argtypes = [_INT]
-            library.phrasechain_panels.restype = _INT
-            return library
     return None
 
 
