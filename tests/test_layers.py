@@ -32,6 +32,8 @@ LAYERS = [
         "train_finder",
         "train_notes",
         "train_regions",
+        "region_recipe",
+        "region_start",
         "tune",
         "resume",
         "run_folder",

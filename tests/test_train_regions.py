@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,10 @@ from safetensors.torch import load_file
 from official_layout import write_image
 from phrasechain.data.dataset import load_examples
 from phrasechain.errors import DataError
+from phrasechain.region_recipe import GOING_ON, Recipe
 from phrasechain.resume import CHECKPOINT
 from phrasechain.run_folder import read_metrics
-from phrasechain.train_regions import Recipe, rate_at, train_regions
+from phrasechain.train_regions import _Run, train_regions
 from phrasechain.vision.extractor import as_input
 from phrasechain.vision.pixels import read_photo
 from phrasechain.vision.teacher import WEIGHTS
@@ -28,6 +30,7 @@ from published import random_weights
 from tiny_photos import write_dataset
 
 RECIPE = Recipe(dimension=8, size=64, anchors=2, head_epochs=1, epochs=2, batch=4, rare_word=1, checkpoint_steps=3)
+FURTHER = replace(GOING_ON, epochs=2, batch=4, rare_word=1, checkpoint_steps=3, deeper=4)
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +192,64 @@ def test_a_broken_checkpoint_is_named(finished: Path, data: Path, start: Path, t
         train_regions(data, run, start, RECIPE)
 
 
-def test_the_rate_rises_and_falls() -> None:
-    rates = [rate_at(step / 100) for step in range(101)]
-    peak = rates.index(max(rates))
-    assert max(rates) == pytest.approx(1)
-    assert 0 < peak < 10
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] == pytest.approx(0.01)
+@pytest.fixture(scope="module")
+def further(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_regions(data, tmp_path_factory.mktemp("runs") / "further", finished, FURTHER)
+
+
+def test_a_network_that_has_learnt_goes_on(finished: Path, further: Path) -> None:
+    """With its own shape, the same parts of its trunk kept, and towards the average of its weights."""
+    before, after = load_file(finished), load_file(further)
+    assert before.keys() == after.keys()
+    assert torch.equal(before["sides"], after["sides"])
+    kept = {name for name in before if torch.equal(before[name], after[name])}
+    assert {name for name in before if ".filter." in name or name.startswith(("trunk.stem.", "trunk.early."))} <= kept
+    assert not kept & {"trunk.late.0.1.expand.weight", "describe.feature.weight", "propose.0.say.weight"}
+    state = load_file(further.parent / CHECKPOINT)
+    name = "network.describe.feature.weight"
+    assert not torch.equal(state[f"more.{name}"], state[f"weights.{name}"])
+    assert torch.equal(after["describe.feature.weight"], state[f"more.{name}"].half())
+
+
+def test_words_learn_alone_at_first(finished: Path, data: Path, tmp_path: Path) -> None:
+    """What a network knows is not spoilt by words that mean nothing yet."""
+    known = load_file(finished)
+    run = tmp_path / "run"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("phrasechain.train_regions.score", stop)  # asked for after the first epoch
+        with pytest.raises(KeyboardInterrupt):
+            train_regions(data, run, finished, replace(FURTHER, checkpoint_steps=1))
+    state = load_file(run / CHECKPOINT)
+    for name, weight in known.items():
+        if name != "sides":
+            assert torch.equal(state[f"weights.network.{name}"], weight.float()), name
+    assert state["weights.phrase.weight"].abs().max() > 0  # they begin at nothing
+
+
+def test_a_run_that_goes_on_and_is_stopped_ends_as_if_it_had_not_been(
+    finished: Path, further: Path, data: Path, tmp_path: Path
+) -> None:
+    learn = _Run.learn
+
+    def broken(run: _Run, *lesson: Any) -> dict[str, float]:
+        if run.step == 8:
+            raise KeyboardInterrupt
+        return learn(run, *lesson)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "learn", broken)
+        with pytest.raises(KeyboardInterrupt):
+            train_regions(data, tmp_path / "run", finished, FURTHER)
+    assert train_regions(data, tmp_path / "run", finished, FURTHER).read_bytes() == further.read_bytes()
+
+
+def test_a_network_that_is_none_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(b"no network")
+    with pytest.raises(DataError, match=r"x\.safetensors: broken weights") as caught:
+        train_regions(data, tmp_path / "run", tmp_path / "x.safetensors", FURTHER)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

@@ -19,9 +19,10 @@ from phrasechain.data.dataset import load_examples
 from phrasechain.data.photos import find_photos
 from phrasechain.errors import DataError
 from phrasechain.extract import extract
+from phrasechain.region_recipe import GOING_ON, Recipe
 from phrasechain.run_folder import read_metrics
 from phrasechain.train import train
-from phrasechain.train_regions import Recipe, train_regions
+from phrasechain.train_regions import train_regions
 from phrasechain.tune import REGIONS, Together, Tuning, _read_teacher, _Views, tune
 from phrasechain.vision.extractor import RegionExtractor, as_input
 from phrasechain.vision.teacher import WEIGHTS
@@ -87,6 +88,19 @@ def test_the_chain_teaches_the_pixels(begun: Begun) -> None:
     assert trunk.late[0][0].project.weight.grad.abs().sum() > 0
     assert both.grounder.pairs.v.weight.grad.abs().sum() > 0
     assert teacher.say.weight.grad is None
+
+
+def test_a_network_that_has_gone_on_is_taken_up_as_it_was_saved(begun: Begun, tmp_path: Path) -> None:
+    """Without batch norms, with its averaged weights."""
+    recipe = replace(GOING_ON, epochs=2, batch=4, rare_word=1)
+    weights = train_regions(begun.data, tmp_path / "further", begun.regions / REGIONS, recipe)
+    vocabulary = build_vocabulary(load_examples(begun.data, "fit"), 1)
+    teacher, sha256 = _read_teacher(weights.parent, vocabulary, TUNING)
+    saved = load_file(weights)
+    state = teacher.network.state_dict()
+    assert state.keys() == saved.keys() - {"sides"}
+    assert all(torch.equal(weight.half(), saved[name]) for name, weight in state.items())
+    assert sha256 == load_network(weights).sha256
 
 
 def test_batch_norms_keep_their_statistics(begun: Begun, finished: Path) -> None:

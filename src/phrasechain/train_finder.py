@@ -25,6 +25,7 @@ from phrasechain.data.sentences import read_sentences
 from phrasechain.errors import DataError, one_line
 from phrasechain.files import write_atomically
 from phrasechain.progress import progress_bar, track
+from phrasechain.region_recipe import rate_at
 from phrasechain.run_folder import FORMAT, claimed, forget_after, log
 from phrasechain.schema import NOT_VISUAL, Caption
 from phrasechain.text.finder import PhraseFinder, phrases_of
@@ -33,7 +34,6 @@ from phrasechain.text.tokens import tokenise
 from phrasechain.text.variety import unlike_captions
 from phrasechain.text.vectors import WordVectors, read_vectors
 from phrasechain.text.vocabulary import build_vocabulary
-from phrasechain.train_regions import rate_at
 
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "finder.safetensors"

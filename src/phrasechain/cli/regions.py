@@ -17,12 +17,16 @@ def train_regions(
     out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder, new or to go on with.")],
     start: Annotated[
         Path | None,
-        typer.Option(metavar="PTH", help="ImageNet weights of EfficientNet-Lite0 [those of the extra 'train']."),
+        typer.Option(
+            metavar="FILE|embedded",
+            help="ImageNet weights of EfficientNet-Lite0 [those of the extra 'train'], or a region network "
+            "(.safetensors, or the embedded one) to go on from.",
+        ),
     ] = None,
-    dimension: Annotated[int, typer.Option(min=1, max=4096, help="Features of a region.")] = 256,
-    size: Annotated[int, typer.Option(min=64, max=2048, help="The side that photos are squashed to.")] = 384,
-    anchors: Annotated[int, typer.Option(min=1, max=64, help="Anchors at each place of a map.")] = 9,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 16,
+    dimension: Annotated[int | None, typer.Option(min=1, max=4096, help="Features of a region [256].")] = None,
+    size: Annotated[int | None, typer.Option(min=64, max=2048, help="The side photos are squashed to [384].")] = None,
+    anchors: Annotated[int | None, typer.Option(min=1, max=64, help="Anchors at each place of a map [9].")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the photos [16; 9 to go on].")] = None,
     precision: Annotated[
         str, typer.Option(help="Of matrix products: bf16, or float32 where the processor knows no other.")
     ] = "bf16",
@@ -33,20 +37,14 @@ def train_regions(
 
     Fits on five sixths of the train split and watches the rest. Run it again to go on after an interruption.
     """
-    from phrasechain.train_regions import Recipe, published_weights
+    from phrasechain.region_recipe import make_recipe
+    from phrasechain.region_start import published_weights
     from phrasechain.train_regions import train_regions as run
+    from phrasechain.vision.weights import EMBEDDED
 
-    heads = min(Recipe().head_epochs, epochs - 1)
-    recipe = Recipe(
-        dimension=dimension,
-        size=size,
-        anchors=anchors,
-        head_epochs=heads,
-        epochs=epochs,
-        precision=precision,
-        seed=seed,
-    )
-    weights = run(data, out, start or published_weights(), recipe, limit)
+    start = published_weights() if start is None else EMBEDDED if start == Path("embedded") else start
+    recipe = make_recipe(start, epochs, dimension=dimension, size=size, anchors=anchors, precision=precision, seed=seed)
+    weights = run(data, out, start, recipe, limit)
     typer.echo(printable(str(weights)))
 
 

@@ -18,6 +18,7 @@ from phrasechain.vision.words import Lesson
 #: How much each loss counts.
 WEIGHTS = {"score": 1.0, "extent": 2.0, "quality": 1.0, "refine": 1.0, "words": 0.1, "phrases": 1.0}
 _CANDIDATES, _PROPOSALS, _OVERLAP = 500, 64, 0.6
+_DEEP_CANDIDATES, _DEPTH = 800, 160  # where proposals further down the list are drawn from
 _JITTER = 0.1  # of a named box's sides, for boxes that are almost right
 _RARE = -5.0  # a word's logit before anything is learnt
 _DROPOUT = 0.2  # of the features, so that words are known by more than one of them
@@ -61,9 +62,10 @@ def stack_lessons(lessons: Sequence[Lesson], vocabulary_size: int) -> LessonBatc
 class Teacher(nn.Module):
     """Asks a network for boxes, for the words of a box and for the box of a phrase."""
 
-    def __init__(self, network: RegionNetwork, vocabulary_size: int) -> None:
+    def __init__(self, network: RegionNetwork, vocabulary_size: int, deeper: int = 0) -> None:
+        """``deeper`` proposals, drawn from those after the best, are judged too."""
         super().__init__()
-        self.network = network
+        self.network, self.deeper = network, deeper
         self.say = nn.Linear(network.dimension, vocabulary_size)
         self.phrase = nn.EmbeddingBag(vocabulary_size, network.dimension, mode="mean")
         for head in network.propose:
@@ -79,6 +81,14 @@ class Teacher(nn.Module):
         self.network.trunk.load_state_dict(fold_published(weights))
         self.network.widen.load_state_dict(fold(weights, "_conv_head", "_bn1"))
 
+    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+        """The weights of the words, of the network's heads, and those of its trunk that learn."""
+        trunk = list(self.network.trunk.parameters())
+        known = {id(weight) for weight in trunk}
+        heads = [weight for weight in self.network.parameters() if id(weight) not in known]
+        words = [*self.say.parameters(), *self.phrase.parameters()]
+        return words, heads, [weight for weight in trunk if weight.requires_grad]
+
     def forward(self, trunk_maps: Sequence[Tensor], lessons: LessonBatch) -> dict[str, Tensor]:
         """The losses by name, from the trunk's maps of B photos."""
         return self.losses(*self.network.look(*trunk_maps), lessons)
@@ -92,10 +102,18 @@ class Teacher(nn.Module):
 
     def _boxes(self, score: Tensor, boxes: Tensor, named: Tensor) -> Tensor:
         """What the region head learns from: proposals, the named boxes and boxes a little beside them."""
-        proposals = best_boxes(score, boxes, _CANDIDATES, _OVERLAP, _PROPOSALS).boxes
+        proposals = self._proposals(score, boxes)
         sides = (named[..., 2:] - named[..., :2]).repeat(1, 1, 2)
         beside = named + torch.randn_like(named) * _JITTER * sides
         return torch.cat((proposals, named, beside.clamp(0, 1)), 1)
+
+    def _proposals(self, score: Tensor, boxes: Tensor) -> Tensor:
+        """The best proposals, and some of those after them: when many are judged, most are of that kind."""
+        if not self.deeper:
+            return best_boxes(score, boxes, _CANDIDATES, _OVERLAP, _PROPOSALS).boxes
+        found = best_boxes(score, boxes, _DEEP_CANDIDATES, _OVERLAP, _PROPOSALS + _DEPTH).boxes
+        after = _PROPOSALS + torch.randperm(max(0, found.shape[1] - _PROPOSALS))[: self.deeper]
+        return torch.cat((found[:, :_PROPOSALS], found[:, after]), 1)
 
     def _region_losses(self, maps: Maps, boxes: Tensor, lessons: LessonBatch) -> dict[str, Tensor]:
         named, image = lessons.named, lessons.phrase_image

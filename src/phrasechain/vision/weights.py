@@ -20,6 +20,7 @@ from phrasechain.files import reason, write_atomically
 from phrasechain.vision.network import RegionNetwork, without_norms
 
 FORMAT = "phrasechain regions 3"
+EMBEDDED = Path(str(files("phrasechain.vision") / "regions.safetensors"))
 _LARGEST = 1 << 28  # bytes; the embedded file has 13 million
 _LARGEST_SIDE = 2048  # of the square that photos are squashed to
 _MOST_ANCHORS = 100
@@ -52,7 +53,7 @@ def _with_sorted_header(data: bytes) -> bytes:
 
 def load_network(path: Path | None = None) -> Loaded:
     """Read a network, by default the embedded one, for inference: float32, channels last."""
-    path = Path(str(files("phrasechain.vision") / "regions.safetensors")) if path is None else path
+    path = EMBEDDED if path is None else path
     try:
         if path.stat().st_size > _LARGEST:
             raise DataError(f"more than {_LARGEST:,} bytes, so it is no region network")
