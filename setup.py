@@ -28,7 +28,7 @@ setup(
         Extension(
             "phrasechain.vision._nms",
             sources=["src/phrasechain/vision/nms.c"],
-            extra_compile_args=FLAGS,
+            extra_compile_args=[*FLAGS, "-ffp-contract=off"],  # overlaps to the bit as torch has them
             extra_link_args=["-lm"],
             optional=True,
         ),

@@ -230,6 +230,24 @@ def test_words_learn_alone_at_first(finished: Path, data: Path, tmp_path: Path) 
     assert state["weights.phrase.weight"].abs().max() > 0  # they begin at nothing
 
 
+def test_later_weights_count_more_in_the_average(finished: Path, data: Path, tmp_path: Path) -> None:
+    """In proportion to their step, of those in which all weights learn."""
+    learn, seen = _Run.learn, []
+
+    def watched(run: _Run, *lesson: Any) -> dict[str, float]:
+        losses = learn(run, *lesson)
+        seen.append(run.teacher.network.describe.feature.weight.detach().clone())
+        return losses
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "learn", watched)
+        weights = train_regions(data, tmp_path / "run", finished, FURTHER)
+    shares = torch.arange(1.0, 6) + 1  # of steps 6 to 10; that before them, step 5, has a share of 1 too
+    known = seen[4] + sum(share * weight for share, weight in zip(shares, seen[5:], strict=True))
+    expected = known / (1 + shares.sum())
+    torch.testing.assert_close(load_file(weights)["describe.feature.weight"].float(), expected, rtol=2e-3, atol=1e-4)
+
+
 def test_a_run_that_goes_on_and_is_stopped_ends_as_if_it_had_not_been(
     finished: Path, further: Path, data: Path, tmp_path: Path
 ) -> None:

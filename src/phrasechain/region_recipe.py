@@ -68,7 +68,7 @@ def make_recipe(start: Path, epochs: int | None = None, **settings: Any) -> Reci
 
 def is_region_network(start: Path) -> bool:
     """Whether a file to start from holds a region network rather than ImageNet weights."""
-    return start.suffix == ".safetensors"
+    return start.suffix.lower() == ".safetensors"
 
 
 def check_recipe(recipe: Recipe) -> None:

@@ -76,8 +76,10 @@ def _read_published(path: Path) -> dict[str, Tensor]:
         weights = torch.load(path, weights_only=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except Exception as error:  # torch raises many kinds on files that are not its own
-        raise DataError(f"{path}: not the published weights: {one_line(error)}") from None
+    except Exception:  # torch raises many kinds on files that are not its own, with advice that nobody should take
+        raise DataError(
+            f"{path}: not the published weights; give those of EfficientNet-Lite0, or a region network (.safetensors)"
+        ) from None
     if not isinstance(weights, dict) or "_conv_stem.weight" not in weights:
         raise DataError(f"{path}: not the published weights of EfficientNet-Lite0")
     return weights

@@ -65,6 +65,7 @@ class _Run:
     def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
         self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
         words, self.heads, self.tuned = teacher.parts()
+        self.word_steps, self.trunk_steps = (steps * epochs // recipe.epochs for epochs in learning_starts(recipe))
         word_share, trunk_share = (epochs / recipe.epochs for epochs in learning_starts(recipe))
         groups: list[dict[str, Any]] = [
             {"params": words, "peak": recipe.rate, "start": 0.0},
@@ -72,7 +73,6 @@ class _Run:
         ]
         groups += [group | {"start": trunk_share} for group in trunk_groups(self.tuned, recipe.trunk_rate)]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
-        self.word_steps, self.trunk_steps = (int(steps * share) for share in (word_share, trunk_share))
         self.averaged = {name: value.clone() for name, value in teacher.state_dict().items()} if recipe.average else {}
         self.step = 0
 

@@ -134,6 +134,29 @@ def test_a_view_of_other_boxes_is_read_as_it_is(path: str) -> None:
         )
 
 
+@each_path
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_what_numbers_torch_prefers_makes_no_difference(path: str, dtype: torch.dtype) -> None:
+    chance = torch.Generator().manual_seed(0)
+    low = torch.rand(50, 2, generator=chance)
+    boxes, score = torch.cat((low, low + 0.4), -1), torch.randn(50, generator=chance)
+    with on_path(path):
+        wanted = (first_kept(boxes, 0.5, 20), *in_turn(boxes, score, 30))
+        torch.set_default_dtype(dtype)
+        try:
+            found = (first_kept(boxes, 0.5, 20), *in_turn(boxes, score, 30))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.to(other), other, atol=0.02 if path == "torch" else 0, rtol=0)
+
+
+@each_path
+def test_scores_and_boxes_that_do_not_belong_together_are_refused(path: str) -> None:
+    with on_path(path), pytest.raises((RuntimeError, ValueError)):
+        in_turn(torch.rand(3, 4), torch.rand(2), 2)
+
+
 def test_other_numbers_than_float32_are_chosen_among_in_torch() -> None:
     boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3]], dtype=torch.float64)
     assert first_kept(boxes, 0.5, 3).tolist() == [0, 2]

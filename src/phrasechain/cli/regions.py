@@ -19,7 +19,7 @@ def train_regions(
         Path | None,
         typer.Option(
             metavar="FILE|embedded",
-            help="ImageNet weights of EfficientNet-Lite0 [those of the extra 'train'], or a region network "
+            help="ImageNet weights of EfficientNet-Lite0 (by default those of the extra 'train'), or a region network "
             "(.safetensors, or the embedded one) to go on from.",
         ),
     ] = None,

@@ -1,6 +1,6 @@
 """Non-maximum suppression: exact and greedy without a loop over boxes, and a soft one that only ranks.
 
-Where pip found a compiler the choice among the boxes of one photo is made by nms.c, ten times as fast.
+Where pip found a compiler the choice among the boxes of one photo is made by nms.c, several times as fast.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
 def first_kept(boxes: Tensor, threshold: float, count: int) -> Tensor:
     """The places of the first ``count`` boxes that :func:`suppress` keeps of (N, 4), without a look at those behind."""
     library = nms_kernel.load()
-    if library is not None and _is_plain(boxes):
+    if library is not None and _is_plain(boxes, (len(boxes), 4)):
         return nms_kernel.first_kept(library, boxes, threshold, count)
     kept = torch.empty(0, dtype=torch.long, device=boxes.device)
     for start in range(0, len(boxes), _BLOCK):
@@ -64,10 +64,10 @@ def in_turn(boxes: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     A box adds σ(score) · Π (1 - σ(20 (IoU - 0.55))) over the boxes before it: the chance that it shows something, and
     that none of those shows the same. This is Soft-NMS (Bodla et al., 2017) with a logistic decay. Falling, as each
-    turn only lowers what is left.
+    turn only lowers what is left. Boxes and scores are finite.
     """
     library = nms_kernel.load()
-    if library is not None and _is_plain(boxes, score):
+    if library is not None and _is_plain(boxes, (len(boxes), 4)) and _is_plain(score, (len(boxes),)):
         return nms_kernel.in_turn(library, boxes, score, count, _ALIKE, _STEEP)
     left = F.logsigmoid(score).cpu().numpy().copy()  # (M,)
     fading = F.logsigmoid(_STEEP * (_ALIKE - pairwise_iou_xyxy(boxes, boxes))).cpu().numpy()  # (M, M)
@@ -81,5 +81,6 @@ def in_turn(boxes: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(places, dtype=torch.long), torch.tensor(worth)
 
 
-def _is_plain(*tensors: Tensor) -> bool:
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+def _is_plain(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether compiled code can read a tensor; torch says what is wrong with others, or takes them."""
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.shape == shape

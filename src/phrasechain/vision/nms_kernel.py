@@ -1,4 +1,4 @@
-"""The compiled loops of nms.c as functions of tensors: float32 on a CPU.
+"""The compiled loops of nms.c as functions of tensors: float32 on a CPU, of the shapes given; callers check both.
 
 :func:`load` gives ``None`` where pip found no compiler, and :mod:`phrasechain.vision.nms` then does the same in torch.
 """
@@ -36,7 +36,7 @@ def _find() -> ctypes.CDLL | None:
 def first_kept(library: ctypes.CDLL, boxes: Tensor, threshold: float, count: int) -> Tensor:
     """The places of the first ``count`` boxes of (N, 4) that greedy suppression keeps."""
     boxes = boxes.contiguous()
-    places = torch.empty(min(count, len(boxes)), dtype=torch.long)
+    places = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
     found = library.phrasechain_first_kept(boxes.data_ptr(), len(boxes), threshold, len(places), places.data_ptr())
     return places[: _checked(found)]
 
@@ -46,8 +46,8 @@ def in_turn(
 ) -> tuple[Tensor, Tensor]:
     """The places of ``count`` boxes of (M, 4) by what each adds, and the log of how much that is."""
     boxes, score = boxes.contiguous(), score.contiguous()
-    places = torch.empty(min(count, len(boxes)), dtype=torch.long)
-    worth = torch.empty(len(places))
+    places = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
+    worth = boxes.new_empty(len(places))
     found = library.phrasechain_in_turn(
         boxes.data_ptr(), score.data_ptr(), len(boxes), len(places), alike, steep, places.data_ptr(), worth.data_ptr()
     )
