@@ -33,6 +33,7 @@ LAYERS = [
         "train_notes",
         "train_regions",
         "region_recipe",
+        "averages",
         "region_start",
         "tune",
         "resume",

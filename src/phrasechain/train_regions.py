@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from phrasechain.averages import Averages
 from phrasechain.boxes import pairwise_iou_xyxy
 from phrasechain.curves import draw_curves
 from phrasechain.data.coverage import region_hits
@@ -65,15 +66,16 @@ class _Run:
     def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
         self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
         words, self.heads, self.tuned = teacher.parts()
-        self.word_steps, self.trunk_steps = (steps * epochs // recipe.epochs for epochs in learning_starts(recipe))
-        word_share, trunk_share = (epochs / recipe.epochs for epochs in learning_starts(recipe))
+        starts = learning_starts(recipe)
+        self.word_steps, self.trunk_steps = (steps * epochs // recipe.epochs for epochs in starts)
+        word_share, trunk_share = (epochs / recipe.epochs for epochs in starts)
         groups: list[dict[str, Any]] = [
             {"params": words, "peak": recipe.rate, "start": 0.0},
             {"params": self.heads, "peak": recipe.rate, "start": word_share},
         ]
         groups += [group | {"start": trunk_share} for group in trunk_groups(self.tuned, recipe.trunk_rate)]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
-        self.averaged = {name: value.clone() for name, value in teacher.state_dict().items()} if recipe.average else {}
+        self.averages = Averages(teacher) if recipe.average else None
         self.step = 0
 
     def learn(self, seen: Tensor | tuple[Tensor, ...], lessons: LessonBatch) -> dict[str, float]:
@@ -99,34 +101,25 @@ class _Run:
         self._follow()
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
-    @torch.no_grad()
     def _follow(self) -> None:
         """Let the averages follow the weights: once all learn, the later ones count more, in proportion to the step."""
         steps = max(0, self.step - self.trunk_steps)
-        keep = min(self.recipe.average, steps / (2 + steps))
-        for name, value in self.teacher.state_dict().items() if self.averaged else ():
-            average = self.averaged[name]
-            average.copy_(average.lerp(value, 1 - keep) if value.is_floating_point() else value)
+        if self.averages is not None:
+            self.averages.follow(1 - min(self.recipe.average, steps / (2 + steps)))
 
-    @contextmanager
-    def average(self) -> Iterator[Teacher]:
-        """The teacher with averaged weights, where there are such; back to its own afterwards."""
-        learnt = {name: value.clone() for name, value in self.teacher.state_dict().items()} if self.averaged else {}
-        self.teacher.load_state_dict(self.averaged, strict=False)
-        try:
-            yield self.teacher
-        finally:
-            self.teacher.load_state_dict(learnt, strict=False)
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within it the teacher has averaged weights, where there are such."""
+        return nullcontext() if self.averages is None else self.averages.in_place()
 
     def save(self) -> None:
-        save_state(self.folder, self.step, self.teacher, self.optimizer, self.averaged)
+        save_state(self.folder, self.step, self.teacher, self.optimizer, self.averages.values if self.averages else {})
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
         if (self.folder / CHECKPOINT).exists():
             self.step, averaged = load_state(self.folder, self.teacher, self.optimizer)
-            for name, value in self.averaged.items():
-                value.copy_(averaged[name])
+            if self.averages is not None:
+                self.averages.load(averaged)
 
 
 def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = None, limit: int | None = None) -> Path:
@@ -162,7 +155,7 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
                 keep_maps(out / _MAPS, trunk, [photo_path(example) for example in fit], recipe.size)
                 teacher.train()
             _learn(run, batches, dev[:_WATCHED])
-            with run.average():
+            with run.averaged():
                 save_network(weights, teacher.network)
             shutil.rmtree(out / _MAPS, ignore_errors=True)
     return weights
@@ -208,9 +201,9 @@ def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:
             bar.update(shown, advance=1, description=f"loss {sum(WEIGHTS[name] * losses[name] for name in losses):.3f}")
             log(run.folder, {"step": run.step, **losses})
             if run.step % batches.per_epoch == 0:
-                with run.average() as teacher:
-                    found = score(teacher, dev, batches.vocabulary)
-                    known = score(teacher, batches.examples[: len(dev)], batches.vocabulary)
+                with run.averaged():
+                    found = score(run.teacher, dev, batches.vocabulary)
+                    known = score(run.teacher, batches.examples[: len(dev)], batches.vocabulary)
                 log(run.folder, {"step": run.step, **found, "fit accuracy": known["accuracy"]})
                 draw_curves(run.folder, WEIGHTS, dict.fromkeys(_SCORES, 1.0))
             if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:

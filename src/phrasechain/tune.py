@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from phrasechain.averages import Averages
 from phrasechain.checkpoint import (
     WEIGHTS,
     Card,
@@ -66,7 +67,7 @@ from phrasechain.vision.weights import load_network, save_network
 from phrasechain.vision.words import Vocabulary, build_vocabulary, read_lesson
 
 REGIONS = "regions.safetensors"
-RUN_FORMAT = "phrasechain tuning 1"
+RUN_FORMAT = "phrasechain tuning 2"
 _CLIP = 10.0
 _SCORE = "dev accuracy"
 _WATCHED = 300  # photos of dev that are scored after each epoch
@@ -164,7 +165,7 @@ class _Run:
             *trunk_groups(trunk, recipe.trunk_rate),
         ]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
-        self.averaged = {name: weight.detach().clone() for name, weight in both.named_parameters()}
+        self.averages = Averages(both)
         self.weights = TAUGHT | {"grounding": 1.0, "boxes": recipe.gamma}
         self.step = 0
 
@@ -180,36 +181,27 @@ class _Run:
             nn.utils.clip_grad_norm_(part.parameters(), _CLIP)
         self.optimizer.step()
         self.step += 1
-        self._follow()
+        self.averages.follow(1 / self.step)  # the mean over all steps so far
         return {name: float(loss.detach()) for name, loss in losses.items()}
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Let the averages be those of the weights after all steps so far."""
-        for name, weight in self.both.named_parameters():
-            self.averaged[name].lerp_(weight, 1 / self.step)
 
     @contextmanager
     def average(self) -> Iterator[Together]:
         """Both networks with averaged weights, for inference; back to training afterwards."""
-        learnt = {name: weight.detach().clone() for name, weight in self.both.named_parameters()}
-        self.both.load_state_dict(self.averaged, strict=False)
-        self.both.eval()
-        try:
-            yield self.both
-        finally:
-            self.both.load_state_dict(learnt, strict=False)
-            self.both.train()
+        with self.averages.in_place():
+            self.both.eval()
+            try:
+                yield self.both
+            finally:
+                self.both.train()
 
     def save(self) -> None:
-        save_state(self.folder, self.step, self.both, self.optimizer, self.averaged)
+        save_state(self.folder, self.step, self.both, self.optimizer, self.averages.values)
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
         if (self.folder / CHECKPOINT).exists():
             self.step, averaged = load_state(self.folder, self.both, self.optimizer)
-            for name, value in self.averaged.items():
-                value.copy_(averaged[name])
+            self.averages.load(averaged)
 
 
 def tune(

@@ -14,17 +14,20 @@ static Columns columns_in(float *memory, int64_t n) {
     return (Columns){memory, memory + n, memory + 2 * n, memory + 3 * n, memory + 4 * n};
 }
 
+static inline float larger(float a, float b) { return a > b ? a : b; }
+static inline float smaller(float a, float b) { return a < b ? a : b; }
+
+static float area_of(const float *box) {
+    return larger(box[2] - box[0], 0) * larger(box[3] - box[1], 0);
+}
+
 static void put(Columns to, int64_t place, const float *box) {
-    float width = box[2] - box[0], height = box[3] - box[1];
     to.x0[place] = box[0];
     to.y0[place] = box[1];
     to.x1[place] = box[2];
     to.y1[place] = box[3];
-    to.area[place] = (width > 0 ? width : 0) * (height > 0 ? height : 0);
+    to.area[place] = area_of(box);
 }
-
-static inline float larger(float a, float b) { return a > b ? a : b; }
-static inline float smaller(float a, float b) { return a < b ? a : b; }
 
 /* Intersection over union of the box at `place` with one of this area. */
 static inline float overlap(Columns with, int64_t place, const float *box, float area) {
@@ -33,10 +36,6 @@ static inline float overlap(Columns with, int64_t place, const float *box, float
     float common = larger(width, 0) * larger(height, 0);
     float all = with.area[place] + area - common;
     return common / (all > 0 ? all : 1);
-}
-
-static float area_of(const float *box) {
-    return larger(box[2] - box[0], 0) * larger(box[3] - box[1], 0);
 }
 
 /* The places of the first `count` of n boxes, best first, that no better kept one overlaps by more than `threshold`. */
