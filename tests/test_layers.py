@@ -35,7 +35,6 @@ LAYERS = [
         "region_recipe",
         "averages",
         "region_start",
-        "tune",
         "resume",
         "run_folder",
         "extract",

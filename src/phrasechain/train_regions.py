@@ -8,7 +8,6 @@ was killed goes on as if it had not been.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +27,6 @@ from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
 from phrasechain.errors import DataError
-from phrasechain.files import read_bounded
 from phrasechain.memory import keep_freed_memory
 from phrasechain.progress import progress_bar
 from phrasechain.region_recipe import (
@@ -56,7 +54,6 @@ from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, mirro
 _CLIP = 10.0
 _SCORES = ("recall@10", "recall@36", "recall@100", "accuracy", "fit accuracy")  # in percent
 _WATCHED = 150  # photos of dev, and of fit, that are scored after each epoch
-_CONFIG_LIMIT = 1 << 20  # bytes
 _MAPS = "maps"  # the folder, in that of the run, for what the trunk makes of the photos
 
 
@@ -159,34 +156,6 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
                 save_network(weights, teacher.network)
             shutil.rmtree(out / _MAPS, ignore_errors=True)
     return weights
-
-
-def read_rare_word(folder: Path) -> int:
-    """How often a word had to occur to be taught in a run: its vocabulary follows from that and the photos."""
-    return int(_read_config(folder)["rare_word"])
-
-
-def has_gone_on(folder: Path) -> bool:
-    """Whether a run started from a region network, which has no batch norms, rather than from ImageNet weights."""
-    return bool(_read_config(folder).get("goes on", False))
-
-
-def require_same_photos(folder: Path, data: Path, examples: Sequence[Example]) -> None:
-    """Refuse other photos than those that a run has learnt from and watched."""
-    if _read_config(folder)["photos"] != _digest(examples):
-        raise DataError(f"{folder}: learnt from other photos than those of {data}; give the same, limited as then")
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    text = read_bounded(path, _CONFIG_LIMIT)
-    try:
-        found = dict(json.loads(text))
-    except (ValueError, TypeError):
-        found = {}
-    if not isinstance(found.get("rare_word"), int) or "photos" not in found:
-        raise DataError(f"{path}: not the configuration of a run of train-regions")
-    return found
 
 
 def _learn(run: _Run, batches: _Steps, dev: Sequence[Example]) -> None:

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phrasechain.schema import Caption, Example, Phrase
-from phrasechain.vision.augment import View, crop, paint, random_view, random_window, see_example, see_lesson
+from phrasechain.vision.augment import crop, paint, random_view, random_window, see_lesson
 from phrasechain.vision.words import Lesson, Vocabulary
 
 WORDS = Vocabulary(("left", "right", "dog"))
@@ -13,23 +12,6 @@ LESSON = Lesson(
     boxes=torch.tensor([[0.1, 0.1, 0.4, 0.4], [0.6, 0.6, 0.9, 0.9], [0.0, 0.0, 1.0, 1.0]]),
     words=((0, 2), (1,)),
     phrases=((0, (2,)), (1, (1,)), (0, (0, 2))),
-)
-
-
-#: A photo of 160 × 120 with the box of `test_boxes_follow_the_pixels`.
-EXAMPLE = Example(
-    "photo",
-    None,
-    160,
-    120,
-    (
-        Caption(
-            0,
-            "Left dog",
-            ("Left", "dog"),
-            (Phrase("Left dog", 0, 8, 0, 2, "1", ("other",), ((32.0, 24.0, 96.0, 60.0),)),),
-        ),
-    ),
 )
 
 
@@ -65,11 +47,8 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
     lesson = Lesson(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
     view = random_view(np.random.default_rng(seed))
     seen = see_lesson(lesson, view, WORDS)
-    (phrase,) = see_example(EXAMPLE, view).captions[0].phrases
-    assert bool(phrase.boxes) == len(seen.boxes)
-    if not phrase.boxes:
+    if not len(seen.boxes):  # the view cuts it too much
         return
-    torch.testing.assert_close(torch.tensor(phrase.boxes), seen.boxes)
     painted = paint(Image.fromarray(pixels), view, 64)
     redness = painted[:, :, 0].astype(int) - painted[:, :, 1]
     rows, columns = np.nonzero(redness > redness.max() / 2)
@@ -97,15 +76,3 @@ def test_a_view_of_more_than_the_photo_is_grey_beyond_it() -> None:
     views = [paint(white, random_view(np.random.default_rng(seed)), 16) for seed in range(20)]
     assert any(view.min() < 0.7 * view.max() for view in views)
     assert all((view == view[..., :1]).all() for view in views)
-
-
-def test_sides_change_places_in_a_mirrored_caption() -> None:
-    (caption,) = see_example(EXAMPLE, View((0, 0, 1, 1), 1, 1, 1, is_mirrored=True)).captions
-    assert caption.tokens == ("Right", "dog")
-    np.testing.assert_allclose(caption.phrases[0].boxes, [(0.4, 0.2, 0.8, 0.5)], rtol=1e-6)
-
-
-def test_a_box_that_a_view_cuts_is_no_longer_known() -> None:
-    (caption,) = see_example(EXAMPLE, View((0.4, 0, 1, 1), 1, 1, 1, is_mirrored=False)).captions
-    assert caption.phrases[0].boxes is None
-    assert caption.tokens == ("Left", "dog")

@@ -46,28 +46,6 @@ def train(
         typer.echo(printable(str(folder)))
 
 
-def tune(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The grounder's run, on features of these regions.")],
-    data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, with photos.")],
-    regions: Annotated[Path, typer.Option(metavar="RUN", help="The run of train-regions.")],
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The new run's folder, or one to go on with.")],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the photos.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of order, views and dropout.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="The first N photos of each part, as for the regions.")
-    ] = None,
-) -> None:
-    """Tune a region network and a grounder together, end to end.
-
-    Writes regions.safetensors, for extract --weights, and a grounder for their features. Run it again to go on after an
-    interruption.
-    """
-    from phrasechain.tune import Tuning
-    from phrasechain.tune import tune as start
-
-    typer.echo(printable(str(start(data, regions, run, out, Tuning(epochs=epochs, seed=seed), limit))))
-
-
 def compare(
     data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],

@@ -14,7 +14,7 @@ from phrasechain.cli.bench import bench
 from phrasechain.cli.data import check, import_features, merge_stores
 from phrasechain.cli.finder import train_finder
 from phrasechain.cli.grounding import ground
-from phrasechain.cli.models import compare, evaluate, export, import_authors, train, tune
+from phrasechain.cli.models import compare, evaluate, export, import_authors, train
 from phrasechain.cli.regions import extract, train_regions
 from phrasechain.errors import PhrasechainError
 from phrasechain.files import reason
@@ -24,7 +24,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "ground": ground,
     "check": check,
     "train": train,
-    "tune": tune,
     "compare": compare,
     "evaluate": evaluate,
     "import-authors": import_authors,

@@ -6,7 +6,6 @@ change, hues never do, since captions name colours; a crop cuts no named box by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,8 +15,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from phrasechain.boxes import area_xyxy
-from phrasechain.schema import Box, Example
-from phrasechain.vision.words import Lesson, Vocabulary, mirror, mirror_word
+from phrasechain.vision.words import Lesson, Vocabulary, mirror
 
 _WHOLE = 1 / 3  # how often a photo is seen as it is
 _SIDES = (0.5, 1.4)  # of a photo, that another view shows: a part of it, or more than there is
@@ -61,39 +59,6 @@ def see_lesson(lesson: Lesson, view: View, vocabulary: Vocabulary) -> Lesson:
     """What is left to learn of a photo."""
     lesson = crop(lesson, view.window)
     return mirror(lesson, vocabulary) if view.is_mirrored else lesson
-
-
-def see_example(example: Example, view: View) -> Example:
-    """The captions about a photo, with boxes in shares of the view's sides, as if it were 1 × 1.
-
-    A phrase with a box that the view cuts too much has none that is known. Of left and right the tokens change alone.
-    """
-    return replace(
-        example,
-        width=1,
-        height=1,
-        captions=tuple(
-            replace(
-                caption,
-                tokens=tuple(map(mirror_word, caption.tokens)) if view.is_mirrored else caption.tokens,
-                phrases=tuple(
-                    replace(phrase, boxes=_see_boxes(phrase.boxes, example, view)) if phrase.boxes else phrase
-                    for phrase in caption.phrases
-                ),
-            )
-            for caption in example.captions
-        ),
-    )
-
-
-def _see_boxes(boxes: Sequence[Box], example: Example, view: View) -> tuple[Box, ...] | None:
-    whole = torch.tensor(boxes) / torch.tensor([example.width, example.height] * 2)
-    seen, are_kept = _cut(whole, view.window)
-    if not bool(are_kept.all()):
-        return None
-    if view.is_mirrored:
-        seen = torch.stack((1 - seen[:, 2], seen[:, 1], 1 - seen[:, 0], seen[:, 3]), 1)
-    return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in seen.tolist())
 
 
 def random_window(chance: np.random.Generator) -> tuple[float, float, float, float]:

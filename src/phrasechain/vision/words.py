@@ -111,11 +111,3 @@ def mirror(lesson: Lesson, vocabulary: Vocabulary) -> Lesson:
     boxes[:, 0], boxes[:, 2] = 1 - lesson.boxes[:, 2], 1 - lesson.boxes[:, 0]
     phrases = tuple((box, mirrored(words)) for box, words in lesson.phrases)
     return Lesson(boxes, tuple(map(mirrored, lesson.words)), phrases)
-
-
-def mirror_word(word: str) -> str:
-    """
-    >>> mirror_word("left"), mirror_word("dog")
-    ('right', 'dog')
-    """
-    return _MIRRORED.get(word, word)
