@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from phrasechain.core.files import write_output
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.sentences import Sentence, read_sentences
-from phrasechain.files import write_output
 from phrasechain.text.finder import PhraseFinder
 from phrasechain.text.lessons import MarkedText, as_stored, as_written
 from phrasechain.train_finder import held_out

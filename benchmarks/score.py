@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from phrasechain.core.schema import CATEGORIES, Box, Caption, Example, Phrase
 from phrasechain.data.gold import collect_gold, match_predictions
 from phrasechain.data.predictions import Prediction, read_predictions, write_predictions
 from phrasechain.evaluate import Protocol, score
-from phrasechain.schema import CATEGORIES, Box, Caption, Example, Phrase
 
 IMAGES, CAPTIONS, PHRASES = 1000, 5, 3
 ROUNDS = 5

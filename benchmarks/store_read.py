@@ -20,10 +20,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from phrasechain.core.schema import Regions
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.schema import Regions
 
 REGIONS, DIMENSION, BATCH = 100, 2048, 16
 Read = Callable[[Sequence[int]], object]

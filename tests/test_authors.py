@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from phrasechain.authors import import_authors, read_authors
 from phrasechain.checkpoint import load_checkpoint
 from phrasechain.cli import app
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.batch import Batch
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 from phrasechain.text.elmo import ElmoEncoder
 from tiny_batches import tiny_batch
 

@@ -9,8 +9,8 @@ import pytest
 
 from builders import make_caption, make_example
 from phrasechain.batches import Group, Item, Share, Steps, make_groups, require_finite
-from phrasechain.errors import DataError
-from phrasechain.schema import Caption, Example, Regions
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Caption, Example, Regions
 
 BOX = ((1.0, 2.0, 30.0, 40.0),)
 Key = tuple[str, int]

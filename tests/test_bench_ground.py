@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from phrasechain import bench_ground
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from tiny_grounder import write_grounder
 
 NAMES = {

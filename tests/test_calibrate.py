@@ -19,9 +19,9 @@ from phrasechain.calibrate import (
     measure,
 )
 from phrasechain.certainty import Calibration
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.decode import DECODERS
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 from tiny_batches import _regions
 from tiny_grounder import make_model
 

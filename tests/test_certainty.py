@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phrasechain.boxes import iou_xyxy
 from phrasechain.certainty import Calibration, answers_of, chosen_evidence
+from phrasechain.core.boxes import iou_xyxy
 from phrasechain.decode import DECODERS, Decoded, decode
 from phrasechain.scores import Scores
 from tiny_batches import tiny_batch

@@ -14,7 +14,7 @@ from official_layout import write_image
 from phrasechain.check import Category, CheckReport, check_dataset
 from phrasechain.check_report import check_dict, draw_figure, print_check
 from phrasechain.cli import app
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 
 
 @pytest.fixture(autouse=True)

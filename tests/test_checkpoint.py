@@ -23,8 +23,8 @@ from phrasechain.checkpoint import (
     save_checkpoint,
 )
 from phrasechain.config import Model
+from phrasechain.core.errors import DataError
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
 from phrasechain.model import GroundingModel
 from phrasechain.text.words import WordEncoder
 from tiny_batches import tiny_batch

@@ -14,10 +14,10 @@ from phrasechain.compare import Tables, compare, headline
 from phrasechain.compare_report import comparison_dict, markdown, picture, write_comparison
 from phrasechain.compare_rows import REFERENCE, ROWS, TABLES
 from phrasechain.config import with_settings
+from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold, match_predictions
 from phrasechain.data.predictions import read_predictions
-from phrasechain.errors import DataError
 from phrasechain.evaluate import Protocol, evaluate_file
 from phrasechain.evaluate_run import Answering, predictions_file
 from phrasechain.metrics import Mean

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paths import ROOT
 from phrasechain.config import (
     PRESETS,
     RECIPE_OF,
@@ -18,7 +19,7 @@ from phrasechain.config import (
     with_settings,
     with_values,
 )
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 
 
 def test_the_paper_to_the_letter() -> None:
@@ -172,7 +173,7 @@ def test_values_are_checked_too() -> None:
 
 def test_every_value_is_documented() -> None:
     """With its default, in the tables of docs/training.md, and nothing else is."""
-    page = (Path(__file__).resolve().parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+\.\w+)` \| (.*?) \|", page, re.M)
     defaults = {
         f"{section}.{key}": str(value).lower() if isinstance(value, bool) else str(value) or "–"

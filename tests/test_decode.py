@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from phrasechain import decode as module
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
 from phrasechain.data.batch import Batch
 from phrasechain.decode import DECODERS, consensus_boxes, decode, kbest, marginals, ranked, refine
-from phrasechain.errors import DataError
 from phrasechain.scores import Scores
 from tiny_batches import tiny_batch
 

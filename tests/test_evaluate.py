@@ -14,13 +14,13 @@ import pytest
 from builders import make_caption, make_example, write_store
 from official_layout import write_image
 from phrasechain import cli
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Box, Example
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold, match_predictions
 from phrasechain.data.predictions import Prediction, write_predictions
 from phrasechain.data.regimes import chain_phrases
-from phrasechain.errors import DataError
 from phrasechain.evaluate import Protocol, Section, evaluate_file, score
-from phrasechain.schema import Box, Example
 
 NAMES = ("people", "clothing", "animals")
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from phrasechain import cli
-from phrasechain.boxes import iou_xyxy
 from phrasechain.checkpoint import load_checkpoint
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
 from phrasechain.data.batch import collate
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.predictions import read_predictions
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
 from phrasechain.evaluate import Protocol, evaluate_file
 from phrasechain.evaluate_run import Answering, answers, count_right, predict_run, predictions_file
 from phrasechain.train import train

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from phrasechain import cli, extract
-from phrasechain.data.images import image_size
+from phrasechain.core.images import image_size
 from phrasechain.data.photos import find_photos
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import merge_stores

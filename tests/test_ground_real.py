@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from test_ground import Run, run_command, write_photo
 
 from phrasechain.predict import Grounder
-from test_ground import Run, run_command, write_photo
 from tiny_grounder import CAPTION, PHRASES, write_grounder
 
 GIVEN = [part for phrase in PHRASES for part in ("--phrase", phrase)]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from builders import make_caption, make_example
-from phrasechain.boxes import encode_offsets_xyxy
+from phrasechain.core.boxes import encode_offsets_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Caption, Phrase, Regions
 from phrasechain.data.batch import Batch, collate, soft_targets
-from phrasechain.errors import DataError
 from phrasechain.losses import LossTerms, divisor, keep_phrases, loss_terms, training_batch, training_loss
-from phrasechain.schema import Caption, Phrase, Regions
 from phrasechain.scores import Scores
 from tiny_batches import tiny_batch
 

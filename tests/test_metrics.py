@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phrasechain import metrics as mt
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
 
 GENERATOR = np.random.default_rng(0)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.batch import Batch
 from phrasechain.decode import decode
-from phrasechain.errors import DataError
 from phrasechain.losses import keep_phrases, loss_terms, training_loss
 from phrasechain.model import GroundingModel
 from phrasechain.text.words import WordEncoder

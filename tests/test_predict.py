@@ -20,12 +20,12 @@ from PIL import Image
 
 import phrasechain
 from official_layout import write_image
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.images import ORIENTATION
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.images import ORIENTATION
 from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
-from phrasechain.errors import DataError
 from phrasechain.evaluate_run import Answering, answers
 from phrasechain.extract import extract
 from phrasechain.predict import Grounder, PhotoGrounding

@@ -12,17 +12,17 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_predict import assert_same
 
 from phrasechain import cli
 from phrasechain.certainty import Calibration
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.decode import DECODERS
-from phrasechain.errors import DataError
 from phrasechain.export import export
 from phrasechain.predict import Grounder
 from phrasechain.pretrained import compact, load_pretrained, read_calibrations, save_pretrained
-from phrasechain.schema import Regions
 from phrasechain.text.finder import PhraseFinder
-from test_predict import assert_same
 from tiny_grounder import CAPTION, PHRASES, make_model, write_finder, write_grounder
 from tiny_grounding import tiny_config, write_world
 from tiny_regions import DIMENSION, write_photo, write_weights

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.region_recipe import GOING_ON, Recipe, check_recipe, learning_starts, make_recipe, rate_at
 
 PUBLISHED, NETWORK = Path("imagenet.pth"), Path("regions.safetensors")

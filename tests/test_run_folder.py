@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.run_folder import claimed, forget_after, log, read_metrics
 
 

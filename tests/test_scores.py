@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError
 from phrasechain.scores import BagScores, PairScores, RegionInput, pair_product, random_mask
 from tiny_batches import tiny_batch
 

@@ -17,17 +17,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from paths import HELPERS
 from phrasechain import train as training
 from phrasechain.checkpoint import Pointers, load_checkpoint, read_pointers, save_checkpoint
 from phrasechain.config import Config
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.dataset import is_dev, load_examples
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError
 from phrasechain.evaluate_run import count_right
 from phrasechain.run_folder import read_metrics
-from phrasechain.schema import Regions
 from phrasechain.train import train
 from tiny_grounding import DIMENSION, assert_close, last_weights, tiny_config, write_world
 
@@ -122,7 +123,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, world: World, t
         "import sys; from pathlib import Path; from phrasechain.train import train;"
         "from test_train import CONFIG; train(*map(Path, sys.argv[1:]), CONFIG)"
     )
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(HELPERS), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", program, *map(str, (*world, run))]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}) as process:
         while not (run / "step-00000010").exists():

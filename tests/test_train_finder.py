@@ -17,9 +17,9 @@ from safetensors import safe_open
 from official_layout import write_image
 from phrasechain import cli
 from phrasechain.cli import finder
+from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.markup import parse_caption
-from phrasechain.errors import DataError
 from phrasechain.run_folder import read_metrics
 from phrasechain.text.finder import PhraseFinder
 from phrasechain.text.lessons import Lesson

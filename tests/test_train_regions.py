@@ -16,8 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from official_layout import write_image
+from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
-from phrasechain.errors import DataError
 from phrasechain.region_recipe import GOING_ON, Recipe
 from phrasechain.resume import CHECKPOINT
 from phrasechain.run_folder import read_metrics

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from phrasechain.checkpoint import Card, Source, save_checkpoint
 from phrasechain.config import Model
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import reason
 from phrasechain.model import GroundingModel
 from phrasechain.scores import SPATIAL
 from phrasechain.text.bilstm import CONTEXTS

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.schema import Caption, Example
 from phrasechain.data.batch import Batch, RegionSource, collate, positive_pairs
 from phrasechain.data.regimes import chain_phrases, is_scored
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.losses import divisor, training_batch
-from phrasechain.schema import Caption, Example
 
 Item = tuple[Example, Caption]
 Group = tuple[Item, ...]

@@ -20,9 +20,9 @@ from rich.table import Table
 from torch import Tensor
 
 from phrasechain.chain import ChainCRF, backend, kernel
-from phrasechain.memory import peak_bytes
-from phrasechain.progress import track
-from phrasechain.terminal import print_table
+from phrasechain.core.memory import peak_bytes
+from phrasechain.core.progress import track
+from phrasechain.core.terminal import print_table
 
 Sizes = tuple[int, int, int]  # B sequences, T steps, K labels
 SIZES: tuple[Sizes, ...] = ((16, 3, 100), (16, 8, 100), (64, 32, 20), (32, 128, 10), (4, 16, 500))

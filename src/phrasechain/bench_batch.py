@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import spatial_features_xyxy
+from phrasechain.core.boxes import spatial_features_xyxy
 from phrasechain.data.batch import Batch
 from phrasechain.model import GroundingModel
 from phrasechain.text.base import Captions, TextEncoder

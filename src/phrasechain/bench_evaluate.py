@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from phrasechain.bench_batch import Sizes, around, make_model
+from phrasechain.core.schema import Caption, Example, Phrase, Regions
 from phrasechain.evaluate_run import IMAGES_AT_ONCE, Answering, answers, predictions_of
-from phrasechain.schema import Caption, Example, Phrase, Regions
 
 IMAGES, CAPTIONS = 1000, 5  # a test set
 _WIDTH, _HEIGHT = 500, 400

@@ -24,13 +24,13 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from phrasechain.errors import DataError
-from phrasechain.memory import keep_freed_memory
+from phrasechain.core.errors import DataError
+from phrasechain.core.memory import keep_freed_memory
+from phrasechain.core.progress import track
+from phrasechain.core.terminal import print_table
 from phrasechain.photo_cache import PHOTOS
 from phrasechain.predict import Grounder
 from phrasechain.pretrained import find_folder, load_pretrained
-from phrasechain.progress import track
-from phrasechain.terminal import print_table
 from phrasechain.vision.extractor import as_input
 from phrasechain.vision.weights import load_network
 
@@ -47,7 +47,7 @@ _STARTS = 3  # of a process; the first may find the disk's cache empty, and the 
 _FIRST_ANSWER = """
 import json, sys, time
 from phrasechain import Grounder
-from phrasechain.memory import peak_bytes
+from phrasechain.core.memory import peak_bytes
 model, photo, caption, threads = json.loads(sys.argv[1])
 import torch
 torch.set_num_threads(threads)

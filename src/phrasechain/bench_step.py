@@ -27,12 +27,12 @@ from torch import Tensor
 from phrasechain.bench_batch import SIZES, Sizes, around, make_batch, make_model
 from phrasechain.bench_evaluate import CAPTIONS, IMAGES, time_evaluation
 from phrasechain.config import Loss, Train
+from phrasechain.core.distributed import start_processes
+from phrasechain.core.memory import keep_freed_memory, peak_bytes
+from phrasechain.core.progress import track
+from phrasechain.core.terminal import print_table
 from phrasechain.learner import Learner
-from phrasechain.memory import keep_freed_memory, peak_bytes
-from phrasechain.processes import start_processes
-from phrasechain.progress import track
 from phrasechain.scores import SPATIAL
-from phrasechain.terminal import print_table
 
 #: How a step grows: the sizes of ``paper`` with one changed.
 GROWTH: dict[str, dict[int, Sizes]] = {

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from phrasechain.config import Config, Text
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.schema import Example
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.model import GroundingModel
-from phrasechain.schema import Example
 from phrasechain.text.base import Captions, TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.elmo import ElmoEncoder

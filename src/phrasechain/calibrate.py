@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import iou_xyxy
 from phrasechain.certainty import Calibration, chosen_evidence
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Caption, Example
 from phrasechain.data.batch import RegionSource, collate
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.decode import DECODERS, decode
-from phrasechain.errors import DataError
 from phrasechain.metrics import RIGHT
 from phrasechain.model import GroundingModel
-from phrasechain.schema import Caption, Example
 
 APART = 0.78  # the area under the curve of real against absent captions that is well enough
 ABSENT_WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)  # of an absent phrase beside a real one

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.schema import Alternative
 from phrasechain.decode import Decoded
-from phrasechain.schema import Alternative
 from phrasechain.scores import Scores
 from phrasechain.vision.nms import suppress
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import torch
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.images import check_image, without_remarks
+from phrasechain.core.progress import track
+from phrasechain.core.schema import ALL, Box, Example, Phrase
 from phrasechain.data.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
 from phrasechain.data.dataset import open_dataset, unexpected_count
 from phrasechain.data.gold import collect_gold
-from phrasechain.data.images import check_image, without_remarks
 from phrasechain.data.regimes import is_scored
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
-from phrasechain.progress import track
-from phrasechain.schema import ALL, Box, Example, Phrase
 
 
 @dataclass(frozen=True, slots=True)

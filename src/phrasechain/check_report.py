@@ -14,8 +14,8 @@ from rich.table import Table
 
 from phrasechain import __version__
 from phrasechain.check import CheckReport, Coverage, Split
-from phrasechain.schema import CATEGORIES, NOT_VISUAL
-from phrasechain.terminal import print_table, printable
+from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
+from phrasechain.core.terminal import print_table, printable
 
 LISTED = 20  # messages that are printed; JSON has them all
 LAST_BAR = 25  # of a histogram: this many or more

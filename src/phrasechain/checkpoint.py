@@ -26,9 +26,9 @@ from torch.overrides import TorchFunctionMode
 
 from phrasechain import __version__
 from phrasechain.config import Model, model_from_dict
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import read_bounded, reason, sync_folder, write_atomically
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import read_bounded, reason, sync_folder, write_atomically
 from phrasechain.model import GroundingModel
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.cache import CachedEncoder

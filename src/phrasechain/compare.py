@@ -15,14 +15,14 @@ from statistics import mean, stdev
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import iou_xyxy
 from phrasechain.checkpoint import read_pointers
 from phrasechain.compare_rows import HERE, MODELS, REFERENCE, ROWS, TABLES, TESTS, WORDS, Asked
 from phrasechain.config import Config, with_settings
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.gold import Gold, Matched, collect_gold, match_predictions
 from phrasechain.data.predictions import read_predictions
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.evaluate import Protocol, Section, score
 from phrasechain.evaluate_run import Answering, predict_run, predictions_file
 from phrasechain.metrics import RIGHT, Mean, PairedTest, has_rival, neighbours, paired_test

@@ -12,9 +12,9 @@ from typing import Any
 
 from phrasechain import __version__
 from phrasechain.compare import Line, Tables, Test, headline
+from phrasechain.core.files import write_output
 from phrasechain.evaluate import Section
 from phrasechain.evaluate_run import Answering
-from phrasechain.files import write_output
 from phrasechain.metrics import Mean, PairedTest
 from phrasechain.report import without_nan
 

@@ -13,8 +13,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import read_bounded
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import read_bounded
 
 _FILE_LIMIT = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phrasechain.files import write_atomically
+from phrasechain.core.files import write_atomically
 from phrasechain.run_folder import read_metrics
 
 LOSSES = {"loss": 1.0, "grounding": 1.0, "boxes": 1.0}  # of a grounder

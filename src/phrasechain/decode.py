@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import clip_xyxy, decode_offsets_xyxy, iou_xyxy
 from phrasechain.chain import ChainCRF
+from phrasechain.core.boxes import clip_xyxy, decode_offsets_xyxy, iou_xyxy
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.scores import Scores
 
 _CHUNK = 1 << 22  # pairs of regions that consensus compares at a time

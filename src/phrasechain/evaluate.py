@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import gold_in_convention_xyxy, iou_xyxy, predicted_in_convention_xyxy
+from phrasechain.core.boxes import gold_in_convention_xyxy, iou_xyxy, predicted_in_convention_xyxy
+from phrasechain.core.errors import DataError
 from phrasechain.data.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
 from phrasechain.data.dataset import open_dataset, unexpected_count
 from phrasechain.data.gold import UNSCORED, Gold, Matched, collect_gold, describe, match_predictions
 from phrasechain.data.predictions import read_predictions
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
 from phrasechain.metrics import (
     NEVER,
     RIGHT,

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from phrasechain.batches import make_groups, require_finite
-from phrasechain.boxes import iou_xyxy
 from phrasechain.checkpoint import load_checkpoint, require_same_regions
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.distributed import start_processes
+from phrasechain.core.errors import DataError
+from phrasechain.core.progress import track
+from phrasechain.core.schema import Example
 from phrasechain.data.batch import Batch, RegionSource, collate
 from phrasechain.data.coverage import require_regions
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.predictions import TOP_REGIONS, Prediction, write_predictions
 from phrasechain.data.store import FeatureStore
 from phrasechain.decode import Decoded, decode, ranked
-from phrasechain.errors import DataError
 from phrasechain.metrics import RIGHT
 from phrasechain.model import GroundingModel
-from phrasechain.processes import start_processes
-from phrasechain.progress import track
-from phrasechain.schema import Example
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

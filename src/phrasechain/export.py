@@ -12,12 +12,12 @@ from rich.table import Table
 
 from phrasechain.calibrate import Calibrated, calibrate, collect
 from phrasechain.checkpoint import load_checkpoint, require_same_regions
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.pretrained import Pretrained, compact, require_these_regions, save_pretrained
-from phrasechain.terminal import print_table
 from phrasechain.text.finder import PhraseFinder
 from phrasechain.vision.extractor import RegionExtractor
 

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from phrasechain.data.images import without_remarks
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded
+from phrasechain.core.images import without_remarks
+from phrasechain.core.progress import track
+from phrasechain.core.schema import Regions
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded
-from phrasechain.progress import track
-from phrasechain.schema import Regions
 from phrasechain.vision.detectors import PREFIX, load_detector
 from phrasechain.vision.extractor import REGIONS, RegionExtractor
 from phrasechain.vision.given_boxes import LARGEST, read_given_boxes

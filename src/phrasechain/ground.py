@@ -14,18 +14,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import require_writable
+from phrasechain.core.images import opened, without_remarks
+from phrasechain.core.progress import track
+from phrasechain.core.schema import Box, Grounding
+from phrasechain.core.terminal import print_table, printable
 from phrasechain.data.captions import GROUNDED, Pair, exists, pairs_of_photos, read_captions
-from phrasechain.data.images import opened, without_remarks
 from phrasechain.data.photos import SUFFIXES, Part
 from phrasechain.decode import DECODERS
 from phrasechain.draw import draw_comparison, draw_grounding
 from phrasechain.draw.comparison import differing
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import require_writable
 from phrasechain.ground_folder import GroundingFolder, origin
-from phrasechain.progress import track
-from phrasechain.schema import Box, Grounding
-from phrasechain.terminal import print_table, printable
 from phrasechain.vision.pixels import read_rgb
 
 if TYPE_CHECKING:

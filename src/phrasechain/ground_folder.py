@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from phrasechain.core.errors import DataError, PhrasechainError
+from phrasechain.core.files import disk_errors, lock_folder, reason, write_atomically
+from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.data.captions import LINES, Pair
-from phrasechain.data.lines import parse_json, read_lines
-from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.files import disk_errors, lock_folder, reason, write_atomically
 
 
 class GroundingFolder:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from phrasechain.batches import Part, require_finite
 from phrasechain.config import Loss, Train
+from phrasechain.core.distributed import sum_gradients
+from phrasechain.core.errors import DataError
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError
 from phrasechain.losses import loss_terms
 from phrasechain.model import GroundingModel
-from phrasechain.processes import sum_gradients
 from phrasechain.text.cache import CachedEncoder
 
 if TYPE_CHECKING:

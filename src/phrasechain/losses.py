@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, smooth_l1_loss
 
-from phrasechain.boxes import iou_xyxy
 from phrasechain.chain import ChainCRF
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.data.batch import Batch, hard_targets, positive_pairs, soft_targets
 from phrasechain.decode import refine
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.scores import Scores
 
 UNLABELLED = ("skip", "marginalise", "best")

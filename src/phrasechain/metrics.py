@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phrasechain.boxes import centre_xyxy, contains_xy, iou_xyxy, max_by_group
+from phrasechain.core.boxes import centre_xyxy, contains_xy, iou_xyxy, max_by_group
 
 #: The IoU from which a box is right, in every protocol of the field.
 RIGHT = 0.5

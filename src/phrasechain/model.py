@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.scores import BagScores, PairScores, RegionInput, Scores
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.bilstm import PhraseEncoder

@@ -15,9 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from phrasechain.errors import DataError
-from phrasechain.files import reason
-from phrasechain.schema import Regions
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
+from phrasechain.core.schema import Regions
 from phrasechain.vision.extractor import RegionExtractor
 from phrasechain.vision.pixels import Photo, Source, read_photo
 

@@ -14,15 +14,15 @@ import torch
 from PIL import Image
 
 from phrasechain.certainty import Answer, answers_of
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.schema import Caption, Example, GroundedPhrase, Grounding, Phrase, Regions
 from phrasechain.data.batch import collate
 from phrasechain.decode import DECODERS
 from phrasechain.decode import decode as choose
 from phrasechain.draw import draw_grounding
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.extract import in_order, usable_cores
 from phrasechain.photo_cache import PHOTOS, PhotoCache
 from phrasechain.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
-from phrasechain.schema import Caption, Example, GroundedPhrase, Grounding, Phrase, Regions
 from phrasechain.text.finder import FoundPhrase
 from phrasechain.text.given_phrases import Given, locate_phrases
 from phrasechain.text.tokens import tokenise

@@ -27,9 +27,9 @@ from torch import Tensor
 from phrasechain import __version__
 from phrasechain.certainty import EVIDENCE, Calibration
 from phrasechain.checkpoint import CARD, TEXT, WEIGHTS, Card, Source, load_checkpoint, save_checkpoint
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import read_bounded, reason, write_atomically
 from phrasechain.decode import DECODERS
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import read_bounded, reason, write_atomically
 from phrasechain.model import GroundingModel
 from phrasechain.text.finder import PhraseFinder
 from phrasechain.vision.extractor import RegionExtractor

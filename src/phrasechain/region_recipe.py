@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from phrasechain.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, unknown_name
 
 PRECISIONS = ("float32", "bf16")
 _WARM_UP, _LAST_RATE = 0.05, 0.01

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from phrasechain.errors import DataError, one_line
+from phrasechain.core.errors import DataError, one_line
 from phrasechain.region_recipe import Recipe
 from phrasechain.vision.anchors import cluster_sides
 from phrasechain.vision.network import RegionNetwork

@@ -13,9 +13,9 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from phrasechain import __version__
+from phrasechain.core.terminal import print_table, printable
 from phrasechain.evaluate import Comparison, Report, Section
 from phrasechain.metrics import Mean
-from phrasechain.terminal import print_table, printable
 
 _STYLE = """
 body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }

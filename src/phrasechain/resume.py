@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import write_atomically
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import write_atomically
 
 CHECKPOINT = "checkpoint.safetensors"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded, write_atomically
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded, write_atomically
 
 FORMAT = "format"  # the key of what kind of run it is, and of which version
 _CONFIG_LIMIT = 1 << 20

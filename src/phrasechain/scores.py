@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.text.bag import WordBag
 
 SPATIAL = 5  # numbers of a region's place

@@ -35,19 +35,19 @@ from phrasechain.checkpoint import (
 )
 from phrasechain.config import Config, config_dict
 from phrasechain.config import Loss as LossConfig
+from phrasechain.core.distributed import start_processes
+from phrasechain.core.errors import DataError, one_line, unknown_name
+from phrasechain.core.files import reason
+from phrasechain.core.memory import keep_freed_memory
+from phrasechain.core.progress import progress_bar
+from phrasechain.core.schema import Example
 from phrasechain.curves import SCORES, draw_curves
 from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
-from phrasechain.errors import DataError, one_line, unknown_name
 from phrasechain.evaluate_run import count_right
-from phrasechain.files import reason
 from phrasechain.learner import CLIPS, OPTIMIZERS, PRECISIONS, SCHEDULES, Learner
 from phrasechain.losses import DIVIDE, OFFSETS, REGRESS, TARGETS, UNLABELLED
-from phrasechain.memory import keep_freed_memory
-from phrasechain.processes import start_processes
-from phrasechain.progress import progress_bar
 from phrasechain.run_folder import FORMAT, claimed, forget_after
-from phrasechain.schema import Example
 from phrasechain.train_data import READINGS, annotation_digest, read_splits, region_digest
 from phrasechain.train_notes import Note, note_environment, noting
 

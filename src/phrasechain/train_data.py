@@ -10,13 +10,13 @@ from typing import Any
 
 from phrasechain.checkpoint import Source
 from phrasechain.config import Data as DataConfig
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Example
 from phrasechain.data.coverage import require_regions
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import AUTHORS, CORRECTED
 from phrasechain.data.regimes import is_scored
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
-from phrasechain.schema import Example
 
 READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 

@@ -20,14 +20,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import write_atomically
+from phrasechain.core.progress import progress_bar, track
+from phrasechain.core.schema import NOT_VISUAL, Caption
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.sentences import read_sentences
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import write_atomically
-from phrasechain.progress import progress_bar, track
 from phrasechain.region_recipe import rate_at
 from phrasechain.run_folder import FORMAT, claimed, forget_after, log
-from phrasechain.schema import NOT_VISUAL, Caption
 from phrasechain.text.finder import PhraseFinder, phrases_of
 from phrasechain.text.lessons import Lesson, MarkedText, as_stored, as_written, join, read_lesson, vary
 from phrasechain.text.tokens import tokenise

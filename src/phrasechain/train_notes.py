@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from phrasechain import __version__
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.run_folder import log
 
 if TYPE_CHECKING:

@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from phrasechain.averages import Averages
-from phrasechain.boxes import pairwise_iou_xyxy
+from phrasechain.core.boxes import pairwise_iou_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.memory import keep_freed_memory
+from phrasechain.core.progress import progress_bar
+from phrasechain.core.schema import Example, Regions
 from phrasechain.curves import draw_curves
 from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
-from phrasechain.errors import DataError
-from phrasechain.memory import keep_freed_memory
-from phrasechain.progress import progress_bar
 from phrasechain.region_recipe import (
     GOING_ON,
     Recipe,
@@ -41,7 +42,6 @@ from phrasechain.region_recipe import (
 from phrasechain.region_start import make_teacher, new_network
 from phrasechain.resume import CHECKPOINT, load_state, save_state
 from phrasechain.run_folder import claimed, forget_after, log
-from phrasechain.schema import Example, Regions
 from phrasechain.vision.augment import paint, random_view, see_lesson
 from phrasechain.vision.extractor import RegionExtractor, as_input
 from phrasechain.vision.kept_maps import keep_maps, kept_maps

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phrasechain.boxes import area_xyxy, centre_xyxy
+from phrasechain.core.boxes import area_xyxy, centre_xyxy
 from phrasechain.data.batch import Batch
 from phrasechain.scores import spread, widen
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from enumeration import Case, cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from enumeration import Case, cases
 from phrasechain import ChainCRF
 
 EXACT = 1e-10

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from enumeration import Case, cases
 from hypothesis import given
 from torch import Tensor
 
+from enumeration import Case, cases
 from phrasechain import ChainCRF
 from phrasechain.chain import loss as operators
 

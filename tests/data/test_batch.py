@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from builders import make_caption, make_example
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.batch import (
     Batch,
     collate,
@@ -17,8 +19,6 @@ from phrasechain.data.batch import (
     positive_pairs,
     soft_targets,
 )
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 
 LEFT, RIGHT, WHOLE = (0.0, 0.0, 40.0, 40.0), (60.0, 0.0, 100.0, 40.0), (0.0, 0.0, 100.0, 40.0)
 DOG = ("a dog", "1", ("animals",), (LEFT,))

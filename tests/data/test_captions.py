@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.captions import Pair, is_grounded_picture, pairs_of_photos, read_captions
-from phrasechain.errors import DataError
 
 texts = st.text(max_size=8)
 phrases = st.none() | st.lists(texts | st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3).map(tuple)

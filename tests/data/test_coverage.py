@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from builders import make_caption, make_example, write_store
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.schema import Box
 from phrasechain.data.coverage import region_hits, unfit_regions
 from phrasechain.data.gold import collect_gold
 from phrasechain.data.store import FeatureStore
 from phrasechain.metrics import NEVER
-from phrasechain.schema import Box
 
 
 def random_box(generator: np.random.Generator) -> Box:

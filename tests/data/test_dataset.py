@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from official_layout import write_image
+from phrasechain.core.errors import DataError
 from phrasechain.data import dataset as dataset_module
 from phrasechain.data.dataset import Dataset, is_dev, load_examples, open_dataset, unexpected_count
 from phrasechain.data.flickr30k import AUTHORS
-from phrasechain.errors import DataError
 
 
 @pytest.fixture

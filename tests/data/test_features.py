@@ -4,15 +4,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from feature_files import IMAGES, assert_imported, tsv_bytes, write_ddpn
-from store_helpers import make_regions
 
+from feature_files import IMAGES, assert_imported, tsv_bytes, write_ddpn
 from phrasechain.cli import main
+from phrasechain.core.errors import DataError
 from phrasechain.data.features import import_features, open_features
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError
+from store_helpers import make_regions
 
 
 def test_the_first_of_two_wins(tmp_path: Path):

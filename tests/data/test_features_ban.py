@@ -7,11 +7,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from feature_files import IMAGES, assert_imported, write_ban
-from store_helpers import make_regions
 
+from feature_files import IMAGES, assert_imported, write_ban
+from phrasechain.core.errors import DataError
 from phrasechain.data.features import import_features
-from phrasechain.errors import DataError
+from store_helpers import make_regions
 
 
 def test_ban_files(tmp_path: Path):

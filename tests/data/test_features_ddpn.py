@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from feature_files import IMAGES, assert_imported, write_ddpn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feature_files import IMAGES, assert_imported, write_ddpn
+from phrasechain.core.errors import DataError
 from phrasechain.data import features_ddpn
 from phrasechain.data.features import import_features
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".jpg.npz", ".JPG.npz"])

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_helpers import make_regions, write
 
+from paths import ROOT
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.vision.extractor import RegionExtractor
+from store_helpers import make_regions, write
 from tiny_regions import write_photo, write_weights
 
-PAGE = Path(__file__).parents[2] / "docs" / "features.md"
+PAGE = ROOT / "docs" / "features.md"
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from feature_files import IMAGES, assert_imported, tsv_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from feature_files import IMAGES, assert_imported, tsv_bytes
+from phrasechain.core.errors import DataError
 from phrasechain.data import features_tsv
 from phrasechain.data.features import import_features
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
 
 
 def test_tsv_files_plain_and_gzipped(tmp_path: Path):

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_layout import annotation_xml, write_image
+from phrasechain.core.errors import DataError
 from phrasechain.data.flickr30k import AUTHORS, CORRECTED, Compatibility, Layout, read_annotation, read_image, scan
 from phrasechain.data.markup import Entity
-from phrasechain.errors import DataError
 
 REAL_LOOKING = annotation_xml(
     [

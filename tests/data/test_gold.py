@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from builders import make_caption, make_example
+from phrasechain.core.errors import DataError
 from phrasechain.data.gold import UNSCORED, collect_gold, match_predictions
 from phrasechain.data.predictions import Prediction
-from phrasechain.errors import DataError
 
 A, B = (0.0, 0.0, 4.0, 4.0), (6.0, 1.0, 9.0, 8.0)
 MEN = ("two men", "1", ("people",), (A, B))

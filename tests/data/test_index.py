@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phrasechain.core.schema import Example
 from phrasechain.data.index import Index, IndexBuilder, IndexedExamples, load_index, save_index
 from phrasechain.data.markup import Entity, parse_caption
-from phrasechain.schema import Example
 
 number = st.floats(-1e6, 1e6)
 entities = st.dictionaries(

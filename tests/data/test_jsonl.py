@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.dataset import load_examples, open_dataset
 from phrasechain.data.jsonl import read_jsonl, tokenise
-from phrasechain.errors import DataError
-from phrasechain.schema import Caption, Example, Phrase
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def test_two_images_of_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phrasechain.data.lines.LINE_LIMIT", 1000)
+    monkeypatch.setattr("phrasechain.core.json_lines.LINE_LIMIT", 1000)
     path = tmp_path / "own.jsonl"
     path.write_bytes(b" " * 1001)
     with pytest.raises(DataError, match="longer than 1,000 bytes"):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.markup import Entity, parse_caption
-from phrasechain.errors import DataError
 
 
 def spans(line: str) -> list[tuple[str, int, int, int, int]]:

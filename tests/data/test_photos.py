@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official_layout import write_image
+from phrasechain.core.errors import DataError
 from phrasechain.data.photos import Part, find_photos, parse_part
-from phrasechain.errors import DataError
 
 
 def touch(root: Path, *names: str) -> Path:

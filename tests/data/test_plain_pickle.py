@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.plain_pickle import MAX_BYTES, read_plain_pickle
-from phrasechain.errors import DataError
 
 numbers = st.integers(-(2**59), 2**59) | st.floats(allow_nan=False) | st.booleans() | st.none()
 plain = st.recursive(

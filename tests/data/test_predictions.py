@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phrasechain.data.lines import LINE_LIMIT
+from paths import ROOT
+from phrasechain.core.errors import DataError
+from phrasechain.core.json_lines import LINE_LIMIT
 from phrasechain.data.predictions import Prediction, read_predictions, write_predictions
-from phrasechain.errors import DataError
 
 GOOD = {"image": "7", "caption": 0, "start": 0, "end": 5, "box": [1, 2, 3.5, 4], "regions": []}
 REGIONS = [{"box": [0, 0, 1, 1], "probability": 0.5}, {"box": [0, 0, 2, 2], "probability": 0.25}]
@@ -61,7 +62,7 @@ def test_the_writer_keeps_the_first_regions(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documentation_is_read(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     (tmp_path / "p.jsonl").write_text(page.split("```json\n")[1].split("```")[0], encoding="utf-8")
     (found,) = read_predictions(tmp_path / "p.jsonl")
     assert found.key == ("1000092795", 0, 0, 15)

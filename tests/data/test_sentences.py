@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from phrasechain.core.errors import DataError
 from phrasechain.data import sentences
 from phrasechain.data.sentences import read_sentences
-from phrasechain.errors import DataError
 
 GOOD = b"1000\t0\t[/EN#1/people A man] sits .\n"
 

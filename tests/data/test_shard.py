@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from store_helpers import INFO, fails, make_regions, replace_shard, write
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.shard import encode_shard
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
+from store_helpers import INFO, fails, make_regions, replace_shard, write
 
 
 def test_safetensors_reads_a_shard(tmp_path: Path):

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from store_helpers import INFO, assert_same, change_json, fails, make_regions, write
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
+from store_helpers import INFO, assert_same, change_json, fails, make_regions, write
 
 
 @st.composite

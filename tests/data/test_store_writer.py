@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_helpers import INFO, assert_same, fails, make_regions, write
 
+from phrasechain.core.errors import DataError, PhrasechainError
+from phrasechain.core.schema import Regions
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter, merge_stores
-from phrasechain.errors import DataError, PhrasechainError
-from phrasechain.schema import Regions
+from store_helpers import INFO, assert_same, fails, make_regions, write
 
 
 def test_features_are_rounded_to_the_type_of_the_store(tmp_path: Path):
@@ -142,7 +142,7 @@ import sys
 import numpy as np
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.schema import Regions
+from phrasechain.core.schema import Regions
 
 writer = StoreWriter(sys.argv[1], StoreInfo(dimension=3, dtype="float32"), shard_bytes=300)
 for n in range(100_000):

@@ -1,16 +1,16 @@
 """Two groundings side by side."""
 
 import pytest
-from groundings import grounding
 from PIL import Image
 
+from groundings import grounding
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Grounding
 from phrasechain.draw import draw_comparison
 from phrasechain.draw.colours import PALETTE
 from phrasechain.draw.comparison import differing
 from phrasechain.draw.panel import letter_size
 from phrasechain.draw.picture import caption_below
-from phrasechain.errors import DataError
-from phrasechain.schema import Grounding
 
 CAPTION = "A dog chases a ball on a lawn"
 NAMES = ("independent", "joint")

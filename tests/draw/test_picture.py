@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from groundings import grounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
 
+from groundings import grounding
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Alternative, GroundedPhrase, Grounding
 from phrasechain.draw import draw_grounding, picture
 from phrasechain.draw.colours import PALETTE, Colour
 from phrasechain.draw.frames import chip_size
 from phrasechain.draw.panel import Panel
-from phrasechain.errors import DataError
-from phrasechain.schema import Alternative, GroundedPhrase, Grounding
 
 GREY = (100, 100, 100)
 CAPTION = "A dog chases a red ball"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError
 from phrasechain.text.bilstm import CONTEXTS, PhraseEncoder
 from phrasechain.text.words import WordEncoder
 

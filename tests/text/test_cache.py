@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from phrasechain.errors import DataError
+from paths import HELPERS
+from phrasechain.core.errors import DataError
 from phrasechain.text.base import Captions, TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.words import WordEncoder
@@ -150,7 +151,7 @@ while True:
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """What is in the folder afterwards is whole, and what is missing is computed again."""
-    process = subprocess.Popen([sys.executable, "-c", FILL, str(Path(__file__).parent), str(tmp_path)])
+    process = subprocess.Popen([sys.executable, "-c", FILL, str(HELPERS), str(tmp_path)])
     while len(list(tmp_path.glob("*.safetensors"))) < 20:
         assert process.poll() is None
         time.sleep(0.01)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.text.elmo import ElmoEncoder
 
 h5py = pytest.importorskip("h5py", reason="ELMo's weights are read with h5py, of the extra 'train'")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import phrasechain.text
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import CATEGORIES
 from phrasechain.data.markup import parse_caption
-from phrasechain.errors import DataError
-from phrasechain.schema import CATEGORIES
 from phrasechain.text.finder import FoundPhrase, PhraseFinder
 from phrasechain.text.tokens import CHARACTER_LIMIT, TOKEN_LIMIT, tokenise
 from phrasechain.train_finder import score

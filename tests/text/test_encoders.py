@@ -2,7 +2,7 @@
 
 import pytest
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.encoders import ENCODERS, build_encoder
 from phrasechain.text.words import WordEncoder

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load, save_file
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.data.markup import parse_caption
-from phrasechain.errors import DataError
-from phrasechain.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.text import finder as module
 from phrasechain.text.finder import CLASSES, LABELS, PhraseFinder, begin, inside, phrases_of
 from phrasechain.text.given_phrases import locate_phrases

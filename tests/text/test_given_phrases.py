@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phrasechain.errors import DataError
-from phrasechain.schema import PHRASE_LIMIT
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import PHRASE_LIMIT
 from phrasechain.text.given_phrases import Given, locate_phrases
 from phrasechain.text.tokens import tokenise
 

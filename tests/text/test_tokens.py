@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from phrasechain.core.errors import DataError
 from phrasechain.data.markup import parse_caption
-from phrasechain.errors import DataError
 from phrasechain.text.tokens import CHARACTER_LIMIT, TOKEN_LIMIT, plain, tokenise, written
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.text.transformer import TransformerEncoder
 
 transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")

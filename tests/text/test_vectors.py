@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.text import vectors
 from phrasechain.text.vectors import read_vectors
 

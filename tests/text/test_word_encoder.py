@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.text.vectors import WordVectors
 from phrasechain.text.vocabulary import ngram_buckets
 from phrasechain.text.words import SPREAD, WordEncoder

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.vision.detectors import COMMON_WORDS, OVERLAP, Detector, class_scores, load_detector, moderate
 
 transformers = pytest.importorskip("transformers")

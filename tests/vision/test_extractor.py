@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from phrasechain.boxes import iou_xyxy
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.vision.extractor import RegionExtractor, propose, settle
 from phrasechain.vision.network import Dense, Described
 from phrasechain.vision.nms import in_turn

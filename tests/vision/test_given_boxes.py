@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phrasechain.errors import DataError
-from phrasechain.schema import COORDINATE_LIMIT
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import COORDINATE_LIMIT
 from phrasechain.vision import given_boxes
 from phrasechain.vision.given_boxes import read_given_boxes
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from phrasechain.boxes import iou_xyxy
 from phrasechain.chain import kernel
+from phrasechain.core.boxes import iou_xyxy
 from phrasechain.vision import nms, nms_kernel
 from phrasechain.vision.nms import first_kept, in_turn, suppress
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from phrasechain.data.images import without_remarks
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
+from phrasechain.core.images import without_remarks
 from phrasechain.vision.pixels import read_photo, read_rgb
 
 UPRIGHT = np.array(  # (2, 3, 3): nothing about it is symmetric

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
 from phrasechain.vision.region_losses import (
     assign,
     giou_xyxy,

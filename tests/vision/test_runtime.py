@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.vision import runtime
 from phrasechain.vision.extractor import RegionExtractor, as_input
 from phrasechain.vision.network import RegionNetwork

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from phrasechain.boxes import iou_xyxy
-from phrasechain.errors import DataError
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
 from phrasechain.vision.extractor import RegionExtractor
 from phrasechain.vision.network import without_norms
 from phrasechain.vision.pixels import read_photo

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import require_writable, write_output
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import require_writable, write_output
 
 BENCHMARKS = ("chain", "step", "ground")
 

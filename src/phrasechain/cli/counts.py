@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from phrasechain.terminal import print_table, printable
+from phrasechain.core.terminal import print_table, printable
 
 
 def print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from phrasechain.cli.counts import print_counts
-from phrasechain.files import require_writable, write_output
-from phrasechain.terminal import printable
+from phrasechain.core.files import require_writable, write_output
+from phrasechain.core.terminal import printable
 
 
 def check(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.terminal import printable
+from phrasechain.core.terminal import printable
 
 
 def train_finder(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phrasechain.cli.counts import print_counts, say_skipped
-from phrasechain.files import write_output
-from phrasechain.terminal import printable
+from phrasechain.core.files import write_output
+from phrasechain.core.terminal import printable
 
 if TYPE_CHECKING:
     from phrasechain.data.captions import Pair

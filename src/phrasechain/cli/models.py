@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.errors import DataError
-from phrasechain.files import require_writable, write_output
-from phrasechain.terminal import printable
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import require_writable, write_output
+from phrasechain.core.terminal import printable
 
 #: Options that several commands have.
 TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")]
@@ -37,7 +37,7 @@ def train(
     an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
     """
     from phrasechain.config import make_config
-    from phrasechain.processes import is_first_process
+    from phrasechain.core.distributed import is_first_process
     from phrasechain.train import train as run
 
     values = make_config(preset, recipe, config, settings or ())
@@ -71,7 +71,7 @@ def compare(
     from phrasechain.compare import compare as run
     from phrasechain.compare_report import markdown, write_comparison
     from phrasechain.config import make_config
-    from phrasechain.processes import is_first_process
+    from phrasechain.core.distributed import is_first_process
 
     given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
     values = make_config(preset, recipe, config, given)
@@ -137,8 +137,8 @@ def evaluate(
     if predictions.is_dir():
         if features is None:
             raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
+        from phrasechain.core.distributed import is_first_process
         from phrasechain.evaluate_run import predict_run
-        from phrasechain.processes import is_first_process
 
         predictions = predict_run(predictions, data, features, split, regime, decode, box_regression, device=device)
         if not is_first_process():

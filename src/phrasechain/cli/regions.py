@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from phrasechain.cli.counts import print_counts
-from phrasechain.errors import DataError
-from phrasechain.terminal import printable
+from phrasechain.core.errors import DataError
+from phrasechain.core.terminal import printable
 
 
 def train_regions(

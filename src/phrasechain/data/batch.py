@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import (
+from phrasechain.core.boxes import (
     encode_offsets_xyxy,
     iou_xyxy,
     max_by_group,
     spatial_features_xyxy,
     union_by_group_xyxy,
 )
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Caption, Example, Phrase, Regions
 from phrasechain.data.regimes import chain_phrases
-from phrasechain.errors import DataError
-from phrasechain.schema import Caption, Example, Phrase, Regions
 
 POSITIVE = 0.5  # the IoU from which a region is a phrase's
 

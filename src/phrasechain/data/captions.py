@@ -15,9 +15,9 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from phrasechain.data.lines import parse_json, read_lines
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.data.photos import SUFFIXES, photos_below
-from phrasechain.errors import DataError, unknown_name
 
 KEYS = ("image", "caption", "phrases")
 _HEADING = ("image", "caption")

@@ -9,13 +9,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import max_by_group, pairwise_iou_xyxy
+from phrasechain.core.boxes import max_by_group, pairwise_iou_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.progress import track
+from phrasechain.core.schema import Example, Regions
 from phrasechain.data.gold import Gold
 from phrasechain.data.store import FeatureStore
-from phrasechain.errors import DataError
 from phrasechain.metrics import NEVER, RIGHT
-from phrasechain.progress import track
-from phrasechain.schema import Example, Regions
 
 #: The upper bounds that are reported: how many of an image's regions are taken.
 UPPER_BOUNDS_AT = {"10": 10, "36": 36, "50": 50, "100": 100, "all": NEVER}

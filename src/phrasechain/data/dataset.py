@@ -9,13 +9,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import read_bounded
+from phrasechain.core.progress import track
+from phrasechain.core.schema import ALL, Example
 from phrasechain.data.flickr30k import CORRECTED, Compatibility, Layout, Problem, is_official, read_image, scan
 from phrasechain.data.index import Index, IndexBuilder, IndexedExamples, digest, index_path, load_index, save_index
 from phrasechain.data.jsonl import read_jsonl
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import read_bounded
-from phrasechain.progress import track
-from phrasechain.schema import ALL, Example
 
 OnError = Literal["raise", "skip"]
 SPLIT_FILES = ("train", "val", "test", "fit", "dev")

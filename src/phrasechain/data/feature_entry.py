@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import reason
+from phrasechain.core.progress import progress_bar
+from phrasechain.core.schema import Regions
 from phrasechain.data.feature_entry import Entry, Source
 from phrasechain.data.features_ban import open_ban
 from phrasechain.data.features_ddpn import open_ddpn
@@ -15,10 +19,6 @@ from phrasechain.data.features_tsv import open_tsv
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import HEADER_NAME, read_header
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import reason
-from phrasechain.progress import progress_bar
-from phrasechain.schema import Regions
 
 FORMATS = ("auto", "tsv", "ban", "ddpn")
 ON_ERROR = ("stop", "skip")

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.feature_entry import Entry, Source
 from phrasechain.data.plain_pickle import read_plain_pickle
 from phrasechain.data.store_writer import MAX_REGIONS
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 
 MAX_IMAGES = 10_000_000
 MAX_VALUES = 1 << 26  # of one image, and of a piece that HDF5 reads at once

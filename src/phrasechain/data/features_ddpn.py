@@ -17,10 +17,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
+from phrasechain.core.schema import Regions
 from phrasechain.data.feature_entry import Entry, Source
-from phrasechain.errors import DataError
-from phrasechain.files import reason
-from phrasechain.schema import Regions
 
 MAX_BYTES = 1 << 28  # of a file, and of an array in it
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")

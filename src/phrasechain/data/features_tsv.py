@@ -14,9 +14,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.feature_entry import Entry, Source, broken_entry
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 MAX_LINE_BYTES = 1 << 26

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.parsers import expat
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded, reason
+from phrasechain.core.schema import COORDINATE_LIMIT, Box, Caption, Example
 from phrasechain.data.markup import Entity, parse_caption
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded, reason
-from phrasechain.schema import COORDINATE_LIMIT, Box, Caption, Example
 
 SENTENCES_LIMIT = 1 << 20  # bytes; real files have about 1,000
 ANNOTATION_LIMIT = 1 << 18  # bytes; real files have about 2,000 and at most some 20,000

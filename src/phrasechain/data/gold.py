@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import union_by_group_xyxy
+from phrasechain.core.boxes import union_by_group_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import CATEGORIES, Example, Phrase
 from phrasechain.data.predictions import PhraseKey, Prediction
 from phrasechain.data.regimes import chain_phrases, is_scored
-from phrasechain.errors import DataError
-from phrasechain.schema import CATEGORIES, Example, Phrase
 
 UNSCORED = -1
 

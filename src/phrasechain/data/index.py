@@ -17,9 +17,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from phrasechain.core.files import cache_folder, write_atomically
+from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.markup import split_tokens
-from phrasechain.files import cache_folder, write_atomically
-from phrasechain.schema import Caption, Example, Phrase
 
 FORMAT = 1  # raise it whenever what is parsed or how it is kept changes
 #: The columns of a phrase; entities, categories and boxes are rows of their tables, the flags are bits.

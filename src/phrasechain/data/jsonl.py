@@ -12,11 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.images import image_size, without_remarks
+from phrasechain.core.json_lines import parse_json, read_lines
+from phrasechain.core.schema import (
+    ALL,
+    COORDINATE_LIMIT,
+    NAME_LIMIT,
+    PHRASE_LIMIT,
+    Box,
+    Caption,
+    Example,
+    Phrase,
+    is_name,
+)
 from phrasechain.data.flickr30k import Problem
-from phrasechain.data.images import image_size, without_remarks
-from phrasechain.data.lines import parse_json, read_lines
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.schema import ALL, COORDINATE_LIMIT, NAME_LIMIT, PHRASE_LIMIT, Box, Caption, Example, Phrase, is_name
 
 DEFAULT_SPLIT = "train"
 IMAGE_KEYS = ("image", "id", "width", "height", "split", "captions")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from phrasechain.errors import DataError
-from phrasechain.schema import PHRASE_LIMIT, Box, Caption, Phrase
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import PHRASE_LIMIT, Box, Caption, Phrase
 
 #: The id of phrases that name no entity.
 NO_ENTITY = "0"

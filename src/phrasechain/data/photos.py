@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import IMAGE_FOLDERS, is_official
-from phrasechain.errors import DataError
-from phrasechain.files import reason
 
 #: What a file in a folder must end with to be taken for a photo; a file that is named itself may end as it likes.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")

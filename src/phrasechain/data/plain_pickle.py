@@ -8,8 +8,8 @@ import pickletools
 from pathlib import Path
 from typing import Any, NoReturn
 
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded
 
 MAX_BYTES = 1 << 26
 MAX_NUMBER = 1 << 60  # larger ones can be made to collide in a dict

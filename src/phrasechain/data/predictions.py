@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.data.lines import are_numbers, number_array, parse_boxes, parse_json, read_lines
-from phrasechain.errors import DataError
-from phrasechain.files import write_output
-from phrasechain.schema import NAME_LIMIT, Box
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import write_output
+from phrasechain.core.json_lines import are_numbers, number_array, parse_boxes, parse_json, read_lines
+from phrasechain.core.schema import NAME_LIMIT, Box
 
 PLACE_LIMIT = 1_000_000  # of a caption in its image and of a sign in its caption
 TOP_REGIONS = 10  # what R@1, R@5 and R@10 need

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.schema import Caption, Phrase
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.schema import Caption, Phrase
 
 REGIMES = ("gold", "all")
 

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason
+from phrasechain.core.schema import CATEGORIES, NOT_VISUAL, Caption, is_name
 from phrasechain.data.markup import parse_caption
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import reason
-from phrasechain.schema import CATEGORIES, NOT_VISUAL, Caption, is_name
 
 LINE_LIMIT = 1 << 16  # bytes
 SIZE_LIMIT = 1 << 30  # bytes, unpacked

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from phrasechain.data.lines import parse_json as parse_line
-from phrasechain.errors import DataError
-from phrasechain.files import reason
-from phrasechain.schema import Regions
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
+from phrasechain.core.json_lines import parse_json as parse_line
+from phrasechain.core.schema import Regions
 
 BOX_CONVENTION = "x0 y0 x1 y1, continuous, 0-based, half-open, pixels of the image as displayed"
 MAX_DIMENSION = 65_536

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded, reason
+from phrasechain.core.progress import track
+from phrasechain.core.schema import Regions
 from phrasechain.data.shard import Shard, ShardArrays, StoreInfo, map_shard, parse_json, read_shard
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded, reason
-from phrasechain.progress import track
-from phrasechain.schema import Regions
 
 FORMAT = "phrasechain-store"
 VERSION = 1
@@ -68,7 +68,7 @@ class RegionBatch:
 class FeatureStore:
     """A store that is open for reading.
 
-    ``store[image_id]`` gives :class:`~phrasechain.schema.Regions` whose arrays are read-only views into the mapped
+    ``store[image_id]`` gives :class:`~phrasechain.core.schema.Regions` whose arrays are read-only views into the mapped
     file (copy what is kept or changed); :meth:`read_batch` copies many images at once. A store may be used by forked
     processes and threads, and sent to spawned ones: what is pickled is the path, and the receiver opens it again.
     """

@@ -14,6 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import LOCK_NAME, disk_errors, lock_folder, write_atomically
+from phrasechain.core.schema import NAME_LIMIT, Regions, is_name
 from phrasechain.data.shard import DTYPES, StoreInfo, encode_shard
 from phrasechain.data.store import (
     HEADER_NAME,
@@ -25,9 +28,6 @@ from phrasechain.data.store import (
     read_manifest,
     shard_name,
 )
-from phrasechain.errors import DataError
-from phrasechain.files import LOCK_NAME, disk_errors, lock_folder, write_atomically
-from phrasechain.schema import NAME_LIMIT, Regions, is_name
 
 SHARD_BYTES = 1 << 26
 MAX_REGIONS = 10_000  # of one image

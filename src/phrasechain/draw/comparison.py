@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from PIL import Image, ImageDraw
 
-from phrasechain.boxes import iou_xyxy
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Grounding
 from phrasechain.draw.caption import TEXT, strip_margin
 from phrasechain.draw.colours import WHITE, Colour
 from phrasechain.draw.frames import chip_size, draw_text
 from phrasechain.draw.letters import shortened, shown_line
 from phrasechain.draw.panel import Panel
 from phrasechain.draw.picture import MAX_LINES, caption_below, check_drawable, draw_tags, phrase_tags, stacked
-from phrasechain.errors import DataError
-from phrasechain.schema import Grounding
 
 AGREE = 0.5  # the least IoU of two boxes that say the same
 WIDE = 1.8  # a photo with this many times its height as width has the other below it, not beside it

@@ -6,8 +6,8 @@ import math
 
 from PIL import Image
 
+from phrasechain.core.schema import Box
 from phrasechain.draw.places import Rectangle
-from phrasechain.schema import Box
 
 LEAST_SIDE = 200  # pixels of the longer side; a smaller photo is enlarged
 LEAST_LETTERS = 12  # pixels

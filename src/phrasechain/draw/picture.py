@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import GroundedPhrase, Grounding
 from phrasechain.draw.caption import caption_strip
 from phrasechain.draw.colours import WHITE, Style, style
 from phrasechain.draw.frames import chip_size, draw_chip, draw_frame, nested
 from phrasechain.draw.letters import ELLIPSIS, shortened, shown_line
 from phrasechain.draw.panel import Panel
 from phrasechain.draw.places import Rectangle, Size, place_labels
-from phrasechain.errors import DataError
-from phrasechain.schema import GroundedPhrase, Grounding
 
 MAX_LINES = 12  # of the caption
 LABEL_WIDTHS = (14, 6)  # in sizes of letters: how long a label may be, and how long where there is no room for that

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.data.batch import Batch
-from phrasechain.errors import DataError, unknown_name
 from phrasechain.text.base import Captions, TextEncoder
 from phrasechain.text.lstm import read_both_ways
 

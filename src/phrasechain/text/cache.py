@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import reason, write_atomically
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason, write_atomically
 from phrasechain.text.base import Captions, TextEncoder, longest
 
 FORMAT = "phrasechain text cache 1"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phrasechain.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.text.base import Captions, TextEncoder, longest
 from phrasechain.text.elmo_files import CHARACTERS, read_options, read_weights
 

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phrasechain.data.lines import parse_json
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded
+from phrasechain.core.json_lines import parse_json
 
 CHARACTERS = 262  # ids: none, 256 bytes, begin and end of a sentence and of a word, padding
 _OPTIONS_LIMIT = 1 << 20  # bytes

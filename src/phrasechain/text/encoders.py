@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phrasechain.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.elmo import ElmoEncoder
 from phrasechain.text.transformer import TransformerEncoder

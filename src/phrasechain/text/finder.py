@@ -32,9 +32,9 @@ from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from phrasechain.chain import ChainCRF, ChainTagger
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import reason, write_atomically
-from phrasechain.schema import CATEGORIES, NOT_VISUAL
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason, write_atomically
+from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.text.base import Captions, longest
 from phrasechain.text.tokens import Span, Token, plain, tokenise
 from phrasechain.text.vectors import WordVectors

@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from textwrap import shorten
 
-from phrasechain.errors import DataError
-from phrasechain.schema import PHRASE_LIMIT
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import PHRASE_LIMIT
 from phrasechain.text.tokens import Span, Token, tokenise
 
 Given = str | tuple[int, int]

@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from phrasechain.schema import Caption
+from phrasechain.core.schema import Caption
 from phrasechain.text.finder import begin, inside, phrases_of
 from phrasechain.text.tokens import tokenise, written
 

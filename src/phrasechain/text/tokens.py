@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 
 #: The longest text that is taken, in code points and in tokens; a page of a book has about 2,500 and 500.
 CHARACTER_LIMIT = 20_000

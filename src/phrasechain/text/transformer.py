@@ -17,8 +17,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from phrasechain.errors import DataError, one_line
-from phrasechain.progress import quiet_library
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.progress import quiet_library
 from phrasechain.text.base import Captions, TextEncoder, longest
 
 _UNUSED = "pooler."  # weights that do not matter here, so they may be missing

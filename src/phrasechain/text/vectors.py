@@ -17,8 +17,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import reason
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason
 
 MAX_DIMENSION = 16_384
 MAX_VALUES = 1 << 30  # numbers that are kept, 4 GB of them

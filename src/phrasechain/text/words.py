@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 from phrasechain.text.base import Captions, TextEncoder, longest
 from phrasechain.text.tokens import plain
 from phrasechain.text.vectors import WordVectors

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from phrasechain.boxes import area_xyxy
+from phrasechain.core.boxes import area_xyxy
 from phrasechain.vision.words import Lesson, Vocabulary, mirror
 
 _WHOLE = 1 / 3  # how often a photo is seen as it is

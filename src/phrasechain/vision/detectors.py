@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from phrasechain.boxes import area_xyxy, cxcywh_to_xyxy
-from phrasechain.errors import DataError, one_line
-from phrasechain.progress import quiet_library
+from phrasechain.core.boxes import area_xyxy, cxcywh_to_xyxy
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.progress import quiet_library
 from phrasechain.vision.pixels import Source, read_rgb
 from phrasechain.vision.select import best_boxes
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from phrasechain.boxes import area_xyxy, clip_xyxy
+from phrasechain.core.boxes import area_xyxy, clip_xyxy
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.shard import StoreInfo
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 from phrasechain.vision.network import Dense, Described, Maps, RegionNetwork
 from phrasechain.vision.nms import first_kept, in_turn
 from phrasechain.vision.pixels import Photo

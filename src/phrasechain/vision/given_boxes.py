@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.data.lines import parse_boxes, parse_json, read_lines
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded
+from phrasechain.core.json_lines import parse_boxes, parse_json, read_lines
+from phrasechain.core.schema import NAME_LIMIT, is_name
 from phrasechain.data.store_writer import MAX_REGIONS
-from phrasechain.errors import DataError
-from phrasechain.files import read_bounded
-from phrasechain.schema import NAME_LIMIT, is_name
 
 LARGEST = 1 << 28  # bytes of a file that is read at once; lines are read one by one
 MAX_IMAGES = 10_000_000

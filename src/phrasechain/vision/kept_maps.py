@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.files import write_atomically
-from phrasechain.progress import track
+from phrasechain.core.files import write_atomically
+from phrasechain.core.progress import track
 from phrasechain.vision.extractor import as_input
 from phrasechain.vision.pixels import read_photo
 

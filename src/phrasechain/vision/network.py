@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_eval
 
-from phrasechain.boxes import decode_offsets_xyxy, spatial_features_xyxy
+from phrasechain.core.boxes import decode_offsets_xyxy, spatial_features_xyxy
 from phrasechain.vision.align import roi_align
 from phrasechain.vision.anchors import anchor_grid
 from phrasechain.vision.trunk import CHANNELS, Trunk, relu6

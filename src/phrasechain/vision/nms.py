@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phrasechain.boxes import iou_xyxy, pairwise_iou_xyxy
+from phrasechain.core.boxes import iou_xyxy, pairwise_iou_xyxy
 from phrasechain.vision import nms_kernel
 
 _BLOCK = 128  # boxes that are decided together

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from phrasechain.data.images import check_pixel_count, decoding, displayed_size, opened, orientation
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
+from phrasechain.core.images import check_pixel_count, decoding, displayed_size, opened, orientation
 
 Source = str | Path | Image.Image | NDArray[np.uint8]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from phrasechain.boxes import area_xyxy, iou_xyxy
+from phrasechain.core.boxes import area_xyxy, iou_xyxy
 from phrasechain.data.batch import soft_targets
 
 NEAR = 0.5  # the overlap from which a box is about the same thing

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phrasechain.errors import DataError, unknown_name
-from phrasechain.files import cache_folder, write_atomically
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import cache_folder, write_atomically
 from phrasechain.vision.network import Dense, Described, Maps, RegionNetwork
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason, write_atomically
 from phrasechain.data.shard import MAX_DIMENSION
-from phrasechain.errors import DataError, one_line
-from phrasechain.files import reason, write_atomically
 from phrasechain.vision.network import RegionNetwork, without_norms
 
 FORMAT = "phrasechain regions 3"

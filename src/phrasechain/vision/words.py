@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from phrasechain.boxes import union_xyxy
-from phrasechain.schema import Example, Phrase
+from phrasechain.core.boxes import union_xyxy
+from phrasechain.core.schema import Example, Phrase
 
 #: Words that say nothing about what a region looks like.
 _EMPTY_WORDS = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phrasechain.errors import DataError
-from phrasechain.files import cache_folder, read_bounded, require_writable, write_atomically, write_output
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import cache_folder, read_bounded, require_writable, write_atomically, write_output
 
 
 def test_reading_stops_at_the_limit(tmp_path: Path) -> None:

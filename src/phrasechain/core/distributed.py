@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from phrasechain.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from phrasechain.errors import DataError
-from phrasechain.files import reason
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 PIXEL_LIMIT = 178_956_970  # from which Pillow refuses an image, unless it is told otherwise

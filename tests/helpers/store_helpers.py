@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Regions
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store import FeatureStore
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.errors import DataError
-from phrasechain.schema import Regions
 
 INFO = StoreInfo(dimension=3, dtype="float32")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phrasechain.errors import DataError, PhrasechainError
+from phrasechain.core.errors import DataError, PhrasechainError
 
 if TYPE_CHECKING:
     from filelock import FileLock

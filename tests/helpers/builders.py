@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from phrasechain.core.schema import Box, Caption, Example, Phrase, Regions
 from phrasechain.data.shard import StoreInfo
 from phrasechain.data.store_writer import StoreWriter
-from phrasechain.schema import Box, Caption, Example, Phrase, Regions
 
 
 def make_caption(index: int, *phrases: tuple[str, str | None, tuple[str, ...], tuple[Box, ...] | None]) -> Caption:

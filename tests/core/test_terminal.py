@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from phrasechain.terminal import print_table, printable
+from phrasechain.core.terminal import print_table, printable
 
 
 @given(st.text(st.characters()))

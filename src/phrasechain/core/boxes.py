@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phrasechain.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, unknown_name
 
 #: What is added to x0, y0, x1, y1 of a gold and of a predicted box before they are compared as half-open boxes.
 #: Gold boxes are stored half-open: the annotation (xmin, ymin, xmax, ymax) as (xmin-1, ymin-1, xmax, ymax).

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phrasechain.data.images import check_image
-from phrasechain.errors import DataError
-from phrasechain.schema import Alternative, Box, GroundedPhrase, Grounding
+from phrasechain.core.errors import DataError
+from phrasechain.core.images import check_image
+from phrasechain.core.schema import Alternative, Box, GroundedPhrase, Grounding
 from phrasechain.text.given_phrases import locate_phrases
 
 KNOWN = {"dog": "animals", "ball": "other", "man": "people"}

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from phrasechain.errors import DataError
+from paths import HELPERS
+from phrasechain.core.distributed import start_processes, sum_gradients
+from phrasechain.core.errors import DataError
 from phrasechain.evaluate_run import Answering, predict_run, predictions_file
-from phrasechain.processes import start_processes, sum_gradients
 from phrasechain.train import train
 from tiny_grounding import assert_close, last_weights, tiny_config, write_world
 
@@ -51,7 +52,7 @@ def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.Monk
 
 def launch(plan: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    program = Path(__file__).with_name("two_processes.py")
+    program = HELPERS / "two_processes.py"
     result = subprocess.run([*command, str(program), str(plan)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from phrasechain.schema import Alternative, GroundedPhrase, Grounding
+from phrasechain.core.schema import Alternative, GroundedPhrase, Grounding
 
 DOG = GroundedPhrase("a dog", 2, 7, "animals", (1.5, 2.0, 30.0, 40.0), 0.75, (Alternative((0.0, 0.0, 9.0, 9.0), 0.2),))
 FOUND = Grounding("photo.jpg", 400, 300, "é a dog \udcff", "small", "consensus", (DOG,))

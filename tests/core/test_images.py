@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from phrasechain.data.images import check_image, image_size
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
+from phrasechain.core.images import check_image, image_size
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])

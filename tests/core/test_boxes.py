@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from phrasechain import boxes as bx
-from phrasechain.errors import DataError
+from phrasechain.core.errors import DataError
 
 SIDE = 12
 coordinates = st.floats(-1000, 1000, allow_nan=False, width=32)

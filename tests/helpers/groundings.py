@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from phrasechain.schema import Alternative, Box, GroundedPhrase, Grounding
+from phrasechain.core.schema import Alternative, Box, GroundedPhrase, Grounding
 
 
 def grounding(

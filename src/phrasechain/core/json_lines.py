@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.errors import DataError
-from phrasechain.files import reason
-from phrasechain.schema import COORDINATE_LIMIT, NAME_LIMIT
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
+from phrasechain.core.schema import COORDINATE_LIMIT, NAME_LIMIT
 
 LINE_LIMIT = 16 << 20  # bytes
 

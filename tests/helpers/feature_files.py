@@ -8,10 +8,10 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from store_helpers import make_regions
 
+from phrasechain.core.schema import Regions
 from phrasechain.data.store import FeatureStore
-from phrasechain.schema import Regions
+from store_helpers import make_regions
 
 COLUMNS = ["image_id", "image_w", "image_h", "num_boxes", "boxes", "features"]
 

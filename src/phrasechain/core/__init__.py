@@ -1,0 +1,1 @@
+"""Values and small tools that every other package speaks in."""
