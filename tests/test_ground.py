@@ -2,21 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from fake_grounder import FakeGrounder
-from phrasechain import cli
+from ground_command import Run, run_command, write_photo
 from phrasechain.cli import grounding
 from phrasechain.ground import NO_PHRASES
 
 CAPTION = "a man throws a ball to a dog"
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -36,23 +33,6 @@ def run(
     write_photo(Path("other.png"), 320, 200)
 
     return lambda *arguments: run_command(monkeypatch, capsys, *arguments)
-
-
-def run_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
-) -> tuple[int, str, str]:
-    """The status of the command, and what it printed."""
-    monkeypatch.setattr(sys, "argv", ["phrasechain", "ground", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    status = end.value.code or 0
-    assert isinstance(status, int)
-    return status, *capsys.readouterr()
-
-
-def write_photo(path: Path, width: int = 300, height: int = 200) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(0).integers(100, 156, (height, width, 3), np.uint8)).save(path)
 
 
 def files() -> set[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_ground import Run, run_command, write_photo
 
+from ground_command import Run, run_command, write_photo
 from phrasechain.predict import Grounder
 from tiny_grounder import CAPTION, PHRASES, write_grounder
 

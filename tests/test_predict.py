@@ -31,7 +31,7 @@ from phrasechain.extract import extract
 from phrasechain.predict import Grounder, PhotoGrounding
 from phrasechain.text.tokens import TOKEN_LIMIT
 from phrasechain.vision.runtime import torch_runtime
-from tiny_grounder import CAPTION, PHRASES, tiny_grounder
+from tiny_grounder import CAPTION, PHRASES, assert_same, tiny_grounder
 from tiny_regions import write_photo
 
 
@@ -50,17 +50,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHRASECHAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def assert_same(found: PhotoGrounding, wanted: PhotoGrounding, within: float = 1e-4) -> None:
-    assert [phrase.text for phrase in found.phrases] == [phrase.text for phrase in wanted.phrases]
-    for mine, theirs in zip(found.phrases, wanted.phrases, strict=True):
-        np.testing.assert_allclose(mine.box, theirs.box, atol=within)
-        assert mine.probability == pytest.approx(theirs.probability, abs=within)
-        assert len(mine.alternatives) == len(theirs.alternatives)
-        for one, other in zip(mine.alternatives, theirs.alternatives, strict=True):
-            np.testing.assert_allclose(one.box, other.box, atol=within)
-            assert one.probability == pytest.approx(other.probability, abs=within)
 
 
 def test_the_package_exports_it() -> None:

@@ -12,7 +12,6 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_predict import assert_same
 
 from phrasechain import cli
 from phrasechain.certainty import Calibration
@@ -23,7 +22,7 @@ from phrasechain.export import export
 from phrasechain.predict import Grounder
 from phrasechain.pretrained import compact, load_pretrained, read_calibrations, save_pretrained
 from phrasechain.text.finder import PhraseFinder
-from tiny_grounder import CAPTION, PHRASES, make_model, write_finder, write_grounder
+from tiny_grounder import CAPTION, PHRASES, assert_same, make_model, write_finder, write_grounder
 from tiny_grounding import tiny_config, write_world
 from tiny_regions import DIMENSION, write_photo, write_weights
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paths import HELPERS
+from paths import importing
 from phrasechain import train as training
 from phrasechain.checkpoint import Pointers, load_checkpoint, read_pointers, save_checkpoint
 from phrasechain.config import Config
@@ -121,11 +121,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, world: World, t
     run = tmp_path / "killed"
     program = (
         "import sys; from pathlib import Path; from phrasechain.train import train;"
-        "from test_train import CONFIG; train(*map(Path, sys.argv[1:]), CONFIG)"
+        f"from {Path(__file__).stem} import CONFIG; train(*map(Path, sys.argv[1:]), CONFIG)"
     )
-    path = os.pathsep.join([str(HELPERS), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", program, *map(str, (*world, run))]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}) as process:
+    with subprocess.Popen(command, env=importing(__file__)) as process:
         while not (run / "step-00000010").exists():
             with suppress(subprocess.TimeoutExpired):
                 assert process.wait(0.02) is None, "the run ended before its second checkpoint"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from phrasechain import boxes as bx
+from phrasechain.core import boxes as bx
 from phrasechain.core.errors import DataError
 
 SIDE = 12

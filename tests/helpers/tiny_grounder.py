@@ -3,12 +3,14 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 
 from phrasechain.checkpoint import Card, Source, save_checkpoint
 from phrasechain.config import Model
 from phrasechain.model import GroundingModel
-from phrasechain.predict import Grounder
+from phrasechain.predict import Grounder, PhotoGrounding
 from phrasechain.text.finder import PhraseFinder
 from phrasechain.text.words import WordEncoder
 from phrasechain.vision.weights import load_network
@@ -51,3 +53,14 @@ def write_grounder(folder: Path, decode: str = "consensus") -> Path:
 
 def tiny_grounder(folder: Path, **options: object) -> Grounder:
     return Grounder.from_pretrained(write_grounder(folder), device="cpu", **options)  # type: ignore[arg-type]
+
+
+def assert_same(found: PhotoGrounding, wanted: PhotoGrounding, within: float = 1e-4) -> None:
+    assert [phrase.text for phrase in found.phrases] == [phrase.text for phrase in wanted.phrases]
+    for mine, theirs in zip(found.phrases, wanted.phrases, strict=True):
+        np.testing.assert_allclose(mine.box, theirs.box, atol=within)
+        assert mine.probability == pytest.approx(theirs.probability, abs=within)
+        assert len(mine.alternatives) == len(theirs.alternatives)
+        for one, other in zip(mine.alternatives, theirs.alternatives, strict=True):
+            np.testing.assert_allclose(one.box, other.box, atol=within)
+            assert one.probability == pytest.approx(other.probability, abs=within)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from paths import HELPERS
+from paths import importing
 from phrasechain.core.errors import DataError
 from phrasechain.text.base import Captions, TextEncoder
 from phrasechain.text.cache import CachedEncoder
@@ -137,10 +137,9 @@ def test_broken_folders(tmp_path: Path) -> None:
 
 FILL = """
 import sys
-sys.path.insert(0, sys.argv[1])
 from test_cache import Frozen
 from phrasechain.text.cache import CachedEncoder
-cached = CachedEncoder(Frozen(), sys.argv[2], file_bytes=1)
+cached = CachedEncoder(Frozen(), sys.argv[1], file_bytes=1)
 number = 0
 while True:
     cached([[f"w{number}", "dog"]])
@@ -151,7 +150,7 @@ while True:
 @pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """What is in the folder afterwards is whole, and what is missing is computed again."""
-    process = subprocess.Popen([sys.executable, "-c", FILL, str(HELPERS), str(tmp_path)])
+    process = subprocess.Popen([sys.executable, "-c", FILL, str(tmp_path)], env=importing(__file__))
     while len(list(tmp_path.glob("*.safetensors"))) < 20:
         assert process.poll() is None
         time.sleep(0.01)
