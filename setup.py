@@ -26,8 +26,8 @@ setup(
             optional=True,
         ),
         Extension(
-            "phrasechain.vision._nms",
-            sources=["src/phrasechain/vision/nms.c"],
+            "phrasechain.regions._nms",
+            sources=["src/phrasechain/regions/nms.c"],
             extra_compile_args=[*FLAGS, "-ffp-contract=off"],  # overlaps to the bit as torch has them
             extra_link_args=["-lm"],
             optional=True,

@@ -16,8 +16,8 @@ from phrasechain.calibrate import BINS, bins, collect, measure
 from phrasechain.certainty import Calibration
 from phrasechain.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.store import FeatureStore
 from phrasechain.pretrained import CALIBRATION, read_calibrations
+from phrasechain.store.reader import FeatureStore
 
 Diagram = list[tuple[int, float, float]]
 

@@ -20,11 +20,11 @@ from statistics import median
 import torch
 
 from phrasechain.data.photos import find_photos
-from phrasechain.extract import extract, usable_cores
-from phrasechain.vision.extractor import RegionExtractor, as_input
-from phrasechain.vision.pixels import read_photo
-from phrasechain.vision.runtime import RUNTIMES
-from phrasechain.vision.weights import load_network
+from phrasechain.regions.extract import extract, usable_cores
+from phrasechain.regions.extractor import RegionExtractor, as_input
+from phrasechain.regions.pixels import read_photo
+from phrasechain.regions.runtime import RUNTIMES
+from phrasechain.regions.weights import load_network
 
 
 def milliseconds(*functions: Callable[[], object], times: int = 50) -> list[float]:

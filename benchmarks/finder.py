@@ -22,7 +22,7 @@ import torch
 from phrasechain.core.files import write_output
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.sentences import Sentence, read_sentences
-from phrasechain.text.finder import PhraseFinder
+from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.text.lessons import MarkedText, as_stored, as_written
 from phrasechain.train_finder import held_out
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.gold import collect_gold
-from phrasechain.data.store import FeatureStore
+from phrasechain.store.reader import FeatureStore
 
 COUNTS = (10, 20, 36, 50, 100)
 RESAMPLES = 1000

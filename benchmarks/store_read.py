@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phrasechain.core.schema import Regions
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store import FeatureStore
-from phrasechain.data.store_writer import StoreWriter
+from phrasechain.store.reader import FeatureStore
+from phrasechain.store.shard import StoreInfo
+from phrasechain.store.writer import StoreWriter
 
 REGIONS, DIMENSION, BATCH = 100, 2048, 16
 Read = Callable[[Sequence[int]], object]

@@ -16,8 +16,8 @@ from phrasechain.cli import app
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.data.batch import Batch
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store_writer import StoreWriter
+from phrasechain.store.shard import StoreInfo
+from phrasechain.store.writer import StoreWriter
 from phrasechain.text.elmo import ElmoEncoder
 from tiny_batches import tiny_batch
 

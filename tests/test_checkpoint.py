@@ -24,8 +24,8 @@ from phrasechain.checkpoint import (
 )
 from phrasechain.config import Model
 from phrasechain.core.errors import DataError
-from phrasechain.data.store import FeatureStore
 from phrasechain.model import GroundingModel
+from phrasechain.store.reader import FeatureStore
 from phrasechain.text.words import WordEncoder
 from tiny_batches import tiny_batch
 from tiny_grounding import write_world

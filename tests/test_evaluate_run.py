@@ -18,9 +18,9 @@ from phrasechain.data.batch import collate
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.predictions import read_predictions
 from phrasechain.data.regimes import chain_phrases
-from phrasechain.data.store import FeatureStore
 from phrasechain.evaluate import Protocol, evaluate_file
 from phrasechain.evaluate_run import Answering, answers, count_right, predict_run, predictions_file
+from phrasechain.store.reader import FeatureStore
 from phrasechain.train import train
 from tiny_grounding import tiny_config, write_world
 

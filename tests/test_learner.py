@@ -14,9 +14,9 @@ from phrasechain.config import Config
 from phrasechain.core.distributed import start_processes
 from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.store import FeatureStore
 from phrasechain.learner import CLIPS, SCHEDULES, Learner
 from phrasechain.losses import loss_terms, training_loss
+from phrasechain.store.reader import FeatureStore
 from tiny_grounding import tiny_config, write_world
 
 EXACT = ("model.dropout=0", "text.word_dropout=0", "train.rate=0.01")

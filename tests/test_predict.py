@@ -24,13 +24,13 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import ORIENTATION
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
 from phrasechain.evaluate_run import Answering, answers
-from phrasechain.extract import extract
 from phrasechain.predict import Grounder, PhotoGrounding
+from phrasechain.regions.extract import extract
+from phrasechain.regions.runtime import torch_runtime
+from phrasechain.store.reader import FeatureStore
 from phrasechain.text.tokens import TOKEN_LIMIT
-from phrasechain.vision.runtime import torch_runtime
 from tiny_grounder import CAPTION, PHRASES, assert_same, tiny_grounder
 from tiny_regions import write_photo
 
@@ -284,7 +284,7 @@ def test_another_process_gives_the_same(grounder: Grounder, photo: Path) -> None
 
 def test_what_cannot_be_sent_says_so(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "phrasechain.vision.extractor.load_runtime", lambda _, network, sha: torch_runtime(network, sha)
+        "phrasechain.regions.extractor.load_runtime", lambda _, network, sha: torch_runtime(network, sha)
     )
     assert grounder.parts.regions_file is not None
     other = Grounder.from_pretrained(grounder.parts.regions_file.parent, "cpu", runtime="onnx")

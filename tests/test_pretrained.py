@@ -19,9 +19,9 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.decode import DECODERS
 from phrasechain.export import export
+from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.predict import Grounder
 from phrasechain.pretrained import compact, load_pretrained, read_calibrations, save_pretrained
-from phrasechain.text.finder import PhraseFinder
 from tiny_grounder import CAPTION, PHRASES, assert_same, make_model, write_finder, write_grounder
 from tiny_grounding import tiny_config, write_world
 from tiny_regions import DIMENSION, write_photo, write_weights
@@ -248,10 +248,10 @@ def test_what_the_hub_refuses(written: Path, hub: FakeHub, tmp_path: Path, monke
 
 def test_export_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A run on the features of a region network becomes a grounder with the decoder that is best on dev."""
-    from phrasechain.data.store import FeatureStore
-    from phrasechain.data.store_writer import StoreWriter
+    from phrasechain.regions.extractor import RegionExtractor
+    from phrasechain.store.reader import FeatureStore
+    from phrasechain.store.writer import StoreWriter
     from phrasechain.train import train
-    from phrasechain.vision.extractor import RegionExtractor
 
     monkeypatch.setenv("PHRASECHAIN_CACHE", str(tmp_path / "cache"))
     data, plain = write_world(tmp_path / "world", images=18)

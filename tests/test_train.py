@@ -24,11 +24,11 @@ from phrasechain.config import Config
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.data.dataset import is_dev, load_examples
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store import FeatureStore
-from phrasechain.data.store_writer import StoreWriter
 from phrasechain.evaluate_run import count_right
 from phrasechain.run_folder import read_metrics
+from phrasechain.store.reader import FeatureStore
+from phrasechain.store.shard import StoreInfo
+from phrasechain.store.writer import StoreWriter
 from phrasechain.train import train
 from tiny_grounding import DIMENSION, assert_close, last_weights, tiny_config, write_world
 

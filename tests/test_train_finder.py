@@ -20,8 +20,8 @@ from phrasechain.cli import finder
 from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.markup import parse_caption
+from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.run_folder import read_metrics
-from phrasechain.text.finder import PhraseFinder
 from phrasechain.text.lessons import Lesson
 from phrasechain.train_finder import CHECKPOINT, Recipe, _Batches, held_out, score, train_finder
 

@@ -19,13 +19,13 @@ from official_layout import write_image
 from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
 from phrasechain.region_recipe import GOING_ON, Recipe
+from phrasechain.regions.extractor import as_input
+from phrasechain.regions.pixels import read_photo
+from phrasechain.regions.trunk import Trunk, fold_published
 from phrasechain.resume import CHECKPOINT
 from phrasechain.run_folder import read_metrics
 from phrasechain.train_regions import _Run, train_regions
-from phrasechain.vision.extractor import as_input
-from phrasechain.vision.pixels import read_photo
 from phrasechain.vision.teacher import WEIGHTS
-from phrasechain.vision.trunk import Trunk, fold_published
 from published import random_weights
 from tiny_photos import write_dataset
 

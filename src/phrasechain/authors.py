@@ -20,9 +20,9 @@ from phrasechain.checkpoint import Card, Source, save_checkpoint
 from phrasechain.config import Model
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import reason
-from phrasechain.data.store import FeatureStore
 from phrasechain.model import GroundingModel
 from phrasechain.scores import SPATIAL
+from phrasechain.store.reader import FeatureStore
 from phrasechain.text.bilstm import CONTEXTS
 from phrasechain.text.elmo import ElmoEncoder
 from phrasechain.text.elmo_files import from_allennlp, read_options

@@ -31,8 +31,8 @@ from phrasechain.core.terminal import print_table
 from phrasechain.photo_cache import PHOTOS
 from phrasechain.predict import Grounder
 from phrasechain.pretrained import find_folder, load_pretrained
-from phrasechain.vision.extractor import as_input
-from phrasechain.vision.weights import load_network
+from phrasechain.regions.extractor import as_input
+from phrasechain.regions.weights import load_network
 
 CAPTION = "A man in a red shirt throws a frisbee to a dog."
 #: What each figure must not exceed on two cores.

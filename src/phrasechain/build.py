@@ -13,8 +13,8 @@ from torch import Tensor
 from phrasechain.config import Config, Text
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.schema import Example
-from phrasechain.data.store import FeatureStore
 from phrasechain.model import GroundingModel
+from phrasechain.store.reader import FeatureStore
 from phrasechain.text.base import Captions, TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.elmo import ElmoEncoder

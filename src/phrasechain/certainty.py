@@ -21,8 +21,8 @@ from torch import Tensor
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.schema import Alternative
 from phrasechain.decode import Decoded
+from phrasechain.regions.nms import suppress
 from phrasechain.scores import Scores
-from phrasechain.vision.nms import suppress
 
 AGREE = 0.5  # the IoU from which two boxes say the same
 EVIDENCE = ("logit of the mass", "emission", "entropy")

@@ -19,7 +19,7 @@ from phrasechain.data.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, 
 from phrasechain.data.dataset import open_dataset, unexpected_count
 from phrasechain.data.gold import collect_gold
 from phrasechain.data.regimes import is_scored
-from phrasechain.data.store import FeatureStore
+from phrasechain.store.reader import FeatureStore
 
 
 @dataclass(frozen=True, slots=True)

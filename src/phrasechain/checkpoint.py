@@ -28,8 +28,8 @@ from phrasechain import __version__
 from phrasechain.config import Model, model_from_dict
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import read_bounded, reason, sync_folder, write_atomically
-from phrasechain.data.store import FeatureStore
 from phrasechain.model import GroundingModel
+from phrasechain.store.reader import FeatureStore
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.encoders import ENCODERS, build_encoder

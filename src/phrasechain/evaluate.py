@@ -15,7 +15,6 @@ from phrasechain.data.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, 
 from phrasechain.data.dataset import open_dataset, unexpected_count
 from phrasechain.data.gold import UNSCORED, Gold, Matched, collect_gold, describe, match_predictions
 from phrasechain.data.predictions import read_predictions
-from phrasechain.data.store import FeatureStore
 from phrasechain.metrics import (
     NEVER,
     RIGHT,
@@ -31,6 +30,7 @@ from phrasechain.metrics import (
     paired_test,
     split_errors_xyxy,
 )
+from phrasechain.store.reader import FeatureStore
 
 RANKS = (1, 5, 10)
 _NOWHERE = -1e9  # all four numbers of the box of a phrase without a prediction: empty and far from every gold box

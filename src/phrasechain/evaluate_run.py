@@ -21,10 +21,10 @@ from phrasechain.data.batch import Batch, RegionSource, collate
 from phrasechain.data.coverage import require_regions
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.predictions import TOP_REGIONS, Prediction, write_predictions
-from phrasechain.data.store import FeatureStore
 from phrasechain.decode import Decoded, decode, ranked
 from phrasechain.metrics import RIGHT
 from phrasechain.model import GroundingModel
+from phrasechain.store.reader import FeatureStore
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

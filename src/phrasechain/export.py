@@ -15,11 +15,11 @@ from phrasechain.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
-from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
+from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.pretrained import Pretrained, compact, require_these_regions, save_pretrained
-from phrasechain.text.finder import PhraseFinder
-from phrasechain.vision.extractor import RegionExtractor
+from phrasechain.regions.extractor import RegionExtractor
+from phrasechain.store.reader import FeatureStore
 
 _PATHS = ("vectors", "options", "weights", "cache")  # values of a run's text that are files
 

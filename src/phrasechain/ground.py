@@ -26,7 +26,7 @@ from phrasechain.decode import DECODERS
 from phrasechain.draw import draw_comparison, draw_grounding
 from phrasechain.draw.comparison import differing
 from phrasechain.ground_folder import GroundingFolder, origin
-from phrasechain.vision.pixels import read_rgb
+from phrasechain.regions.pixels import read_rgb
 
 if TYPE_CHECKING:
     from phrasechain.predict import Grounder

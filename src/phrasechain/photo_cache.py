@@ -18,8 +18,8 @@ from typing import Any
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import reason
 from phrasechain.core.schema import Regions
-from phrasechain.vision.extractor import RegionExtractor
-from phrasechain.vision.pixels import Photo, Source, read_photo
+from phrasechain.regions.extractor import RegionExtractor
+from phrasechain.regions.pixels import Photo, Source, read_photo
 
 PHOTOS = 256  # whose regions are kept: 60 kB each
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")

@@ -20,13 +20,13 @@ from phrasechain.data.batch import collate
 from phrasechain.decode import DECODERS
 from phrasechain.decode import decode as choose
 from phrasechain.draw import draw_grounding
-from phrasechain.extract import in_order, usable_cores
 from phrasechain.photo_cache import PHOTOS, PhotoCache
+from phrasechain.phrases.finder import FoundPhrase
+from phrasechain.phrases.given import Given, locate_phrases
 from phrasechain.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
-from phrasechain.text.finder import FoundPhrase
-from phrasechain.text.given_phrases import Given, locate_phrases
+from phrasechain.regions.extract import in_order, usable_cores
+from phrasechain.regions.pixels import Source, read_rgb
 from phrasechain.text.tokens import tokenise
-from phrasechain.vision.pixels import Source, read_rgb
 
 Pair = tuple[Source, str] | tuple[Source, str, Sequence[Given] | None]
 OnError = Literal["yield", "raise"]

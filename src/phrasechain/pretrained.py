@@ -31,8 +31,8 @@ from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import read_bounded, reason, write_atomically
 from phrasechain.decode import DECODERS
 from phrasechain.model import GroundingModel
-from phrasechain.text.finder import PhraseFinder
-from phrasechain.vision.extractor import RegionExtractor
+from phrasechain.phrases.finder import PhraseFinder
+from phrasechain.regions.extractor import RegionExtractor
 
 FORMAT = "phrasechain calibration 1"
 CALIBRATION, REGIONS, FINDER, MODEL_CARD = (
@@ -213,8 +213,8 @@ def compact(model: GroundingModel) -> dict[str, Tensor]:
 def _other_files(grounder: Pretrained, notes: Mapping[str, Any] | None) -> dict[str, bytes]:
     found = {CALIBRATION: calibrations_json(grounder.calibrations, notes)}
     for name, package, file in (
-        (REGIONS, "phrasechain.vision", grounder.regions_file),
-        (FINDER, "phrasechain.text", grounder.finder_file),
+        (REGIONS, "phrasechain.regions", grounder.regions_file),
+        (FINDER, "phrasechain.phrases", grounder.finder_file),
     ):
         if file is not None and _digest(file) != _digest(Path(str(files(package) / name))):
             found[name] = file.read_bytes()

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.region_recipe import Recipe
-from phrasechain.vision.anchors import cluster_sides
-from phrasechain.vision.network import RegionNetwork
+from phrasechain.regions.anchors import cluster_sides
+from phrasechain.regions.network import RegionNetwork
+from phrasechain.regions.trunk import Trunk
 from phrasechain.vision.teacher import Teacher
-from phrasechain.vision.trunk import Trunk
 from phrasechain.vision.words import Lesson
 
 _LEVELS = 2

@@ -42,12 +42,12 @@ from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.progress import progress_bar
 from phrasechain.core.schema import Example
 from phrasechain.curves import SCORES, draw_curves
-from phrasechain.data.store import FeatureStore
 from phrasechain.decode import DECODERS
 from phrasechain.evaluate_run import count_right
 from phrasechain.learner import CLIPS, OPTIMIZERS, PRECISIONS, SCHEDULES, Learner
 from phrasechain.losses import DIVIDE, OFFSETS, REGRESS, TARGETS, UNLABELLED
 from phrasechain.run_folder import FORMAT, claimed, forget_after
+from phrasechain.store.reader import FeatureStore
 from phrasechain.train_data import READINGS, annotation_digest, read_splits, region_digest
 from phrasechain.train_notes import Note, note_environment, noting
 

@@ -16,7 +16,7 @@ from phrasechain.data.coverage import require_regions
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import AUTHORS, CORRECTED
 from phrasechain.data.regimes import is_scored
-from phrasechain.data.store import FeatureStore
+from phrasechain.store.reader import FeatureStore
 
 READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 

@@ -26,9 +26,9 @@ from phrasechain.core.progress import progress_bar, track
 from phrasechain.core.schema import NOT_VISUAL, Caption
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.sentences import read_sentences
+from phrasechain.phrases.finder import PhraseFinder, phrases_of
 from phrasechain.region_recipe import rate_at
 from phrasechain.run_folder import FORMAT, claimed, forget_after, log
-from phrasechain.text.finder import PhraseFinder, phrases_of
 from phrasechain.text.lessons import Lesson, MarkedText, as_stored, as_written, join, read_lesson, vary
 from phrasechain.text.tokens import tokenise
 from phrasechain.text.variety import unlike_captions

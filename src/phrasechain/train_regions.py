@@ -40,15 +40,15 @@ from phrasechain.region_recipe import (
     rate_at,
 )
 from phrasechain.region_start import make_teacher, new_network
+from phrasechain.regions.extractor import RegionExtractor, as_input
+from phrasechain.regions.pixels import read_photo, read_rgb
+from phrasechain.regions.weights import load_network, save_network
 from phrasechain.resume import CHECKPOINT, load_state, save_state
 from phrasechain.run_folder import claimed, forget_after, log
 from phrasechain.vision.augment import paint, random_view, see_lesson
-from phrasechain.vision.extractor import RegionExtractor, as_input
 from phrasechain.vision.kept_maps import keep_maps, kept_maps
-from phrasechain.vision.pixels import read_photo, read_rgb
 from phrasechain.vision.region_losses import NEAR
 from phrasechain.vision.teacher import WEIGHTS, LessonBatch, Teacher, stack_lessons
-from phrasechain.vision.weights import load_network, save_network
 from phrasechain.vision.words import Lesson, Vocabulary, build_vocabulary, mirror, read_lesson
 
 _CLIP = 10.0

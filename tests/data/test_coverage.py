@@ -11,8 +11,8 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.schema import Box
 from phrasechain.data.coverage import region_hits, unfit_regions
 from phrasechain.data.gold import collect_gold
-from phrasechain.data.store import FeatureStore
 from phrasechain.metrics import NEVER
+from phrasechain.store.reader import FeatureStore
 
 
 def random_box(generator: np.random.Generator) -> Box:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from phrasechain.core.schema import Box, Caption, Example, Phrase, Regions
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store_writer import StoreWriter
+from phrasechain.store.shard import StoreInfo
+from phrasechain.store.writer import StoreWriter
 
 
 def make_caption(index: int, *phrases: tuple[str, str | None, tuple[str, ...], tuple[Box, ...] | None]) -> Caption:

@@ -7,7 +7,7 @@ from pathlib import Path
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import check_image
 from phrasechain.core.schema import Alternative, Box, GroundedPhrase, Grounding
-from phrasechain.text.given_phrases import locate_phrases
+from phrasechain.phrases.given import locate_phrases
 
 KNOWN = {"dog": "animals", "ball": "other", "man": "people"}
 Pair = tuple[Path, str, Sequence[str | tuple[int, int]] | None]

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from phrasechain.core.schema import Regions
-from phrasechain.data.store import FeatureStore
+from phrasechain.store.reader import FeatureStore
 from store_helpers import make_regions
 
 COLUMNS = ["image_id", "image_w", "image_h", "num_boxes", "boxes", "features"]

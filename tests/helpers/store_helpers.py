@@ -8,9 +8,9 @@ import pytest
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store import FeatureStore
-from phrasechain.data.store_writer import StoreWriter
+from phrasechain.store.reader import FeatureStore
+from phrasechain.store.shard import StoreInfo
+from phrasechain.store.writer import StoreWriter
 
 INFO = StoreInfo(dimension=3, dtype="float32")
 

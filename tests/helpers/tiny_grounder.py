@@ -10,10 +10,10 @@ import torch
 from phrasechain.checkpoint import Card, Source, save_checkpoint
 from phrasechain.config import Model
 from phrasechain.model import GroundingModel
+from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.predict import Grounder, PhotoGrounding
-from phrasechain.text.finder import PhraseFinder
+from phrasechain.regions.weights import load_network
 from phrasechain.text.words import WordEncoder
-from phrasechain.vision.weights import load_network
 from tiny_regions import DIMENSION, write_weights
 
 WORDS = ("a", "man", "dog", "red", "ball", "sees", "with", "the")

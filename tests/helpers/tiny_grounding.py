@@ -10,8 +10,8 @@ from official_layout import Object, write_image
 from phrasechain.checkpoint import read_pointers
 from phrasechain.config import Config, make_config
 from phrasechain.core.schema import Regions
-from phrasechain.data.shard import StoreInfo
-from phrasechain.data.store_writer import StoreWriter
+from phrasechain.store.shard import StoreInfo
+from phrasechain.store.writer import StoreWriter
 
 COLOURS = ("red", "blue", "green", "black", "white", "pink", "grey", "gold")
 DIMENSION, REGIONS = len(COLOURS), 6

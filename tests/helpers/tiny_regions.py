@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from phrasechain.vision.network import RegionNetwork
-from phrasechain.vision.weights import save_network
+from phrasechain.regions.network import RegionNetwork
+from phrasechain.regions.weights import save_network
 
 SIZE, DIMENSION = 64, 8
 

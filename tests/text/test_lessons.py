@@ -3,7 +3,7 @@
 import numpy as np
 
 from phrasechain.data.markup import parse_caption
-from phrasechain.text.finder import LABELS, phrases_of
+from phrasechain.phrases.finder import LABELS, phrases_of
 from phrasechain.text.lessons import CASES, Lesson, MarkedText, as_stored, as_written, join, read_lesson, vary, without
 
 LINE = '[/EN#1/people The man \'s] [/EN#2/clothing/other hat] is on [/EN#0/notvisual top] of [/EN#3/other " it "] .'

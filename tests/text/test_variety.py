@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phrasechain.data.markup import parse_caption
+from phrasechain.phrases.finder import phrases_of
 from phrasechain.text import variety
-from phrasechain.text.finder import phrases_of
 from phrasechain.text.lessons import Lesson, as_written, is_word, read_lesson
 from phrasechain.text.tokens import tokenise
 from phrasechain.text.variety import (

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from phrasechain.vision.extractor import as_input
+from phrasechain.regions.extractor import as_input
+from phrasechain.regions.pixels import read_photo
+from phrasechain.regions.trunk import Trunk
 from phrasechain.vision.kept_maps import keep_maps, kept_maps
-from phrasechain.vision.pixels import read_photo
-from phrasechain.vision.trunk import Trunk
 from tiny_regions import SIZE, write_photo
 
 

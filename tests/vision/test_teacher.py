@@ -1,6 +1,6 @@
 import torch
 
-from phrasechain.vision.network import RegionNetwork
+from phrasechain.regions.network import RegionNetwork
 from phrasechain.vision.teacher import WEIGHTS, Teacher, stack_lessons
 from phrasechain.vision.words import Lesson
 from published import random_weights

@@ -63,7 +63,7 @@ def import_features(
 
     Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
     """
-    from phrasechain.data.features import import_features as run
+    from phrasechain.store.importers.features import import_features as run
 
     report = run(
         files, out, format=format, dtype=dtype, ids=ids or (), on_error=on_error, limit=limit, extractor=extractor
@@ -82,6 +82,6 @@ def merge_stores(
     out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
 ) -> None:
     """Copy the parts that several machines wrote (--shard) into one store."""
-    from phrasechain.data.store_writer import merge_stores as run
+    from phrasechain.store.writer import merge_stores as run
 
     typer.echo(f"{printable(str(out))}: {run(stores, out):,} images")

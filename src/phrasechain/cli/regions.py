@@ -39,8 +39,8 @@ def train_regions(
     """
     from phrasechain.region_recipe import make_recipe
     from phrasechain.region_start import published_weights
+    from phrasechain.regions.weights import EMBEDDED
     from phrasechain.train_regions import train_regions as run
-    from phrasechain.vision.weights import EMBEDDED
 
     start = published_weights() if start is None else EMBEDDED if start == Path("embedded") else start
     recipe = make_recipe(start, epochs, dimension=dimension, size=size, anchors=anchors, precision=precision, seed=seed)
@@ -73,9 +73,9 @@ def extract(
     Run it again to go on after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
     """
     from phrasechain.data.photos import find_photos, parse_part
-    from phrasechain.extract import detected_boxes, given_boxes
-    from phrasechain.extract import extract as run
-    from phrasechain.vision.extractor import RegionExtractor
+    from phrasechain.regions.extract import detected_boxes, given_boxes
+    from phrasechain.regions.extract import extract as run
+    from phrasechain.regions.extractor import RegionExtractor
 
     if boxes is not None and proposals is not None:
         raise DataError("--boxes and --proposals both say which boxes: choose one")

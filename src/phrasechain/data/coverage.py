@@ -14,8 +14,8 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Example, Regions
 from phrasechain.data.gold import Gold
-from phrasechain.data.store import FeatureStore
 from phrasechain.metrics import NEVER, RIGHT
+from phrasechain.store.reader import FeatureStore
 
 #: The upper bounds that are reported: how many of an image's regions are taken.
 UPPER_BOUNDS_AT = {"10": 10, "36": 36, "50": 50, "100": 100, "all": NEVER}

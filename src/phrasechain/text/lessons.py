@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from phrasechain.core.schema import Caption
-from phrasechain.text.finder import begin, inside, phrases_of
+from phrasechain.phrases.finder import begin, inside, phrases_of
 from phrasechain.text.tokens import tokenise, written
 
 #: Ways of writing a token, and how often a caption is written so.

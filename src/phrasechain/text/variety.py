@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from phrasechain.core.schema import NOT_VISUAL
-from phrasechain.text.finder import begin, inside, phrases_of
+from phrasechain.phrases.finder import begin, inside, phrases_of
 from phrasechain.text.lessons import Lesson, is_word, join
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from phrasechain.core.files import write_atomically
 from phrasechain.core.progress import track
-from phrasechain.vision.extractor import as_input
-from phrasechain.vision.pixels import read_photo
+from phrasechain.regions.extractor import as_input
+from phrasechain.regions.pixels import read_photo
 
 _TOGETHER = 16  # photos in a file
 _NAMES = ("c3", "c4", "c5")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phrasechain.vision.network import Dense, Described, Maps, ProposalHead, RegionNetwork
+from phrasechain.regions.network import Dense, Described, Maps, ProposalHead, RegionNetwork
+from phrasechain.regions.select import best_boxes
+from phrasechain.regions.trunk import fold, fold_published
 from phrasechain.vision.region_losses import phrase_loss, proposal_losses, quality_losses, word_loss
-from phrasechain.vision.select import best_boxes
-from phrasechain.vision.trunk import fold, fold_published
 from phrasechain.vision.words import Lesson
 
 #: How much each loss counts.

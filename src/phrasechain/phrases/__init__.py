@@ -1,0 +1,1 @@
+"""The noun phrases of a caption: found, or given by the user."""

@@ -1,0 +1,349 @@
+"""The phrase finder: marks the noun phrases of a caption and says what kind of thing each names.
+
+A tagger with a chain CRF over the labels O and B, I for each of nine classes, the eight categories and ``notvisual``,
+whose phrases are found and then left out:
+
+    token → [word vector ; mean of its n-grams' vectors ; vector of its shape] → BiLSTM → emissions → ChainCRF
+
+An I follows only a B or an I of its own class. Words are looked up in lower case; n-grams stand for unknown words, and
+the shape tells capitals, digits and signs.
+
+Axes: B captions, L tokens, U different tokens of the batch, K labels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from itertools import accumulate
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from phrasechain.chain import ChainCRF, ChainTagger
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason, write_atomically
+from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
+from phrasechain.text.base import Captions, longest
+from phrasechain.text.tokens import Span, Token, plain, tokenise
+from phrasechain.text.vectors import WordVectors
+from phrasechain.text.vocabulary import ngram_buckets
+
+FORMAT = "phrasechain finder 1"
+CLASSES = (*CATEGORIES, NOT_VISUAL)
+LABELS = ("O", *(f"{mark}-{name}" for name in CLASSES for mark in "BI"))
+_LARGEST = 1 << 26  # bytes of a file of weights; the embedded one has 4 million at most
+_MOST = {"word_dimension": 1024, "buckets": 1 << 20, "ngram_dimension": 1024, "hidden": 1024, "layers": 4}
+_SHAPES = tuple(
+    map(re.compile, (r"[^\w]+", r"\d+", r".*\d.*", r"[A-Z]", r"[A-Z][^a-z]*", r"[A-Z][^A-Z]*", r".*[A-Z].*"))
+)
+_SHAPE_DIMENSION = 8
+_SPREAD = 0.5  # standard deviation of given vectors
+
+
+def begin(name: str) -> int:
+    """The label of the first token of a phrase of this class."""
+    return 1 + 2 * CLASSES.index(name)
+
+
+def inside(name: str) -> int:
+    """The label of its other tokens."""
+    return begin(name) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPhrase:
+    """A phrase of a text, ``text[start:end]`` in code points, and its tokens."""
+
+    text: str
+    start: int
+    end: int
+    category: str
+    first_token: int
+    end_token: int
+
+
+class Looked(NamedTuple):
+    """What a batch of captions is to the embeddings."""
+
+    words: Tensor  # (B, L) int64: places in the vocabulary, 0 where there is none
+    shapes: Tensor  # (B, L) int64
+    kinds: Tensor  # (B, L) int64: which of the U different tokens it is
+    buckets: Tensor  # n-grams of the different tokens, one after the other
+    starts: Tensor  # (U,) where those of each begin
+    lengths: Tensor  # (B,)
+
+
+class PhraseFinder(nn.Module):
+    """Finds the phrases that a text names.
+
+    Args:
+        words: the vocabulary, in lower case, each word once.
+        word_dimension, ngram_dimension: of the vectors of words and of n-grams.
+        buckets: rows that n-grams share by their hash.
+        hidden, layers: units of one direction of the LSTM, and its layers.
+        dropout: of token vectors and states, in training.
+        word_dropout: the share of words that in training are taken for unknown.
+
+    Example:
+        >>> finder = PhraseFinder(["a", "dog"])  # with random weights; from_pretrained() has learnt
+        >>> [phrase.text for phrase in finder.eval().find("")]
+        []
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        word_dimension: int = 48,
+        buckets: int = 8192,
+        ngram_dimension: int = 32,
+        hidden: int = 128,
+        layers: int = 1,
+        dropout: float = 0.0,
+        word_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.words = tuple(words)
+        self.word_dropout = word_dropout
+        self.shape = {
+            "word_dimension": word_dimension,
+            "buckets": buckets,
+            "ngram_dimension": ngram_dimension,
+            "hidden": hidden,
+            "layers": layers,
+        }
+        self._places = {word: place for place, word in enumerate(self.words, 1)}
+        self.word_vectors = nn.Embedding(1 + len(self.words), word_dimension)
+        self.ngram_vectors = nn.EmbeddingBag(buckets, ngram_dimension, mode="mean")
+        self.shape_vectors = nn.Embedding(1 + len(_SHAPES), _SHAPE_DIMENSION)
+        self.dropout = nn.Dropout(dropout)
+        dimension = word_dimension + ngram_dimension + _SHAPE_DIMENSION
+        inner = dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(dimension, hidden, layers, batch_first=True, bidirectional=True, dropout=inner)
+        self.emissions = nn.Linear(2 * hidden, len(LABELS))
+        self.tagger = ChainTagger(len(LABELS), forbid=_forbidden_pairs(), forbid_start=map(inside, CLASSES))
+
+    @classmethod
+    def from_pretrained(cls, path: Path | str | None = None) -> Self:
+        """A finder that has learnt: the embedded one, or that of a file that ``train_finder`` made."""
+        if path is not None:
+            return cls.load(Path(path))
+        embedded = Path(str(files("phrasechain.phrases") / "finder.safetensors"))
+        if not embedded.exists():
+            raise DataError(
+                f"{embedded}: not in this installation; install phrasechain anew, give the phrases yourself, "
+                "or name the file of a finder that you have trained"
+            )
+        return cls.load(embedded)
+
+    @torch.no_grad()
+    def begin_with(self, vectors: WordVectors) -> None:
+        """Begin to learn with given word vectors, brought to the finder's dimension by their principal components."""
+        rows = [row for row, word in enumerate(vectors.words) if word in self._places]
+        given = torch.from_numpy(vectors.vectors)
+        given = given - given.mean(0)
+        axes = torch.linalg.svd(given, full_matrices=False).Vh[: self.shape["word_dimension"]]
+        reduced = given @ axes.T  # (W, up to the word dimension)
+        self.word_vectors.weight.normal_(std=_SPREAD)
+        places = [self._places[vectors.words[row]] for row in rows]
+        self.word_vectors.weight[places, : len(axes)] = _SPREAD * reduced[rows] / reduced.std()
+
+    # ---- what one asks of it ----
+
+    @torch.inference_mode()
+    def find(self, text: str) -> list[FoundPhrase]:
+        """The phrases of a text in their order; none where it names nothing that can be seen."""
+        tokens = tokenise(text)
+        [labels] = self.label([[token.text for token in tokens]])
+        return [_found(text, tokens, first, end, name) for first, end, name in phrases_of(labels) if name != NOT_VISUAL]
+
+    @torch.inference_mode()
+    def label(self, captions: Captions) -> list[list[int]]:
+        """The best labels of the tokens of each caption (Viterbi)."""
+        lengths = [len(caption) for caption in captions]
+        if not any(lengths):
+            return [[] for _ in captions]
+        full = [caption for caption in captions if caption]
+        rows = iter(self(full).viterbi()[0].tolist())
+        return [next(rows)[:length] if length else [] for length in lengths]
+
+    @torch.inference_mode()
+    def categorise(self, text: str, spans: Sequence[Span]) -> list[FoundPhrase]:
+        """Phrases that are known to stand at these spans, each with its category.
+
+        It is that of the first phrase that the finder itself sees there, and where it sees none the one with the
+        largest marginals in the span. So a part of a phrase ("hat" of "a red hat") and a longer one ("a man in a red
+        hat") get the category of what they name; a chain that is forced to the spans does worse on both.
+        """
+        if not spans:
+            return []
+        tokens = tokenise(text)
+        crf = self([[token.text for token in tokens]])
+        seen = [phrase for phrase in phrases_of(crf.viterbi()[0][0].tolist()) if phrase[2] != NOT_VISUAL]
+        marginals = crf.marginals[0]  # (L, K)
+        return [
+            _found(text, tokens, span.first_token, span.end_token, _category(span, seen, marginals)) for span in spans
+        ]
+
+    # ---- scores ----
+
+    def forward(self, captions: Captions) -> ChainCRF:
+        """The chain over the labels of B captions of tokens, none of which is empty."""
+        emissions, lengths = self._emissions(captions)
+        crf: ChainCRF = self.tagger(emissions, lengths, validate=False)
+        return crf
+
+    def _emissions(self, captions: Captions) -> tuple[Tensor, Tensor]:
+        """(B, L, K) and the lengths (B,)."""
+        looked = self._look_up(captions)
+        words = looked.words
+        if self.training and self.word_dropout:
+            words = words.masked_fill(torch.rand(words.shape) < self.word_dropout, 0)
+        ngrams = embedding(looked.kinds, self.ngram_vectors(looked.buckets, looked.starts))
+        vectors = torch.cat([self.word_vectors(words), ngrams, self.shape_vectors(looked.shapes)], -1)  # (B, L, D)
+        return self.emissions(self.dropout(self._states(self.dropout(vectors), looked.lengths))), looked.lengths
+
+    def _states(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """(B, L, 2 H); each caption is read to its own end."""
+        states: Tensor
+        if bool((lengths == vectors.shape[1]).all()):
+            states, _ = self.lstm(vectors)
+            return states
+        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return states
+
+    def _look_up(self, captions: Captions) -> Looked:
+        L, kinds = longest(captions), {"": 0}  # the empty token pads
+        rows = [[kinds.setdefault(token, len(kinds)) for token in caption] for caption in captions]
+        known = [_features(token, self.shape["buckets"]) for token in kinds]
+        places = torch.tensor([self._places.get(word, 0) for word, _, _ in known])  # (U,)
+        shapes = torch.tensor([shape for _, shape, _ in known])
+        where = torch.tensor([row + [0] * (L - len(row)) for row in rows])  # (B, L)
+        bags = [buckets for _, _, buckets in known]
+        return Looked(
+            words=places[where],
+            shapes=shapes[where],
+            kinds=where,
+            buckets=torch.tensor([bucket for bag in bags for bucket in bag]),
+            starts=torch.tensor([0, *accumulate(map(len, bags))][:-1]),
+            lengths=torch.tensor([len(row) for row in rows]),
+        )
+
+    # ---- files ----
+
+    def save(self, path: Path) -> None:
+        """Write the weights in float16 with all that is needed to build the finder again, all or nothing."""
+        about = {"format": FORMAT, "labels": LABELS, "shape": self.shape, "words": self.words}
+        tensors = {name: weight.detach().half().contiguous() for name, weight in self.named_parameters()}
+        # One key alone: the library writes several in an order that is left to chance, and the file's hash with it.
+        write_atomically(path, save(tensors, {"finder": json.dumps(about, sort_keys=True)}))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what ``save`` wrote, for inference."""
+        try:
+            if path.stat().st_size > _LARGEST:
+                raise DataError(f"more than {_LARGEST:,} bytes, so it is no phrase finder")
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {}).get("finder", "{}"))
+                _require_format(about)
+                tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
+            finder = cls._empty(about["words"], about["shape"])
+            finder._fill(tensors)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: not a phrase finder, or a broken one: {one_line(error)}") from None
+        return finder.eval()
+
+    @classmethod
+    def _empty(cls, words: Any, shape: Any) -> Self:
+        """A finder of the shape that a file claims, once that is known to fit into the memory."""
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise DataError("broken phrase finder: its vocabulary is no list of words")
+        if len(set(words)) < len(words):
+            raise DataError("broken phrase finder: a word stands twice in its vocabulary")
+        sizes = {name: shape[name] for name in _MOST}
+        for name, most in _MOST.items():
+            if type(sizes[name]) is not int or not 1 <= sizes[name] <= most:
+                raise DataError(f"broken phrase finder: its {name} must be a number from 1 to {most:,}")
+        with torch.random.fork_rng(devices=[]):  # reading a file is no reason to change what the user draws next
+            return cls(words, **sizes)
+
+    @torch.no_grad()
+    def _fill(self, tensors: dict[str, Tensor]) -> None:
+        weights = dict(self.named_parameters())
+        if tensors.keys() != weights.keys():
+            raise DataError("broken phrase finder: some weights are missing, or there are others")
+        for name, weight in weights.items():
+            if tensors[name].shape != weight.shape or not bool(tensors[name].isfinite().all()):
+                raise DataError(f"broken phrase finder: its {name} has another shape, or is not finite")
+            weight.copy_(tensors[name])
+
+
+def phrases_of(labels: Iterable[int]) -> list[tuple[int, int, str]]:
+    """The first token, the end and the class of each phrase that labels spell.
+
+    >>> phrases_of([1, 2, 0, 3, 3])
+    [(0, 2, 'people'), (3, 4, 'clothing'), (4, 5, 'clothing')]
+    """
+    found: list[tuple[int, int, str]] = []
+    for place, label in enumerate(labels):
+        if label % 2:
+            found.append((place, place + 1, CLASSES[label // 2]))
+        elif label:
+            first, _, name = found[-1]
+            found[-1] = first, place + 1, name
+    return found
+
+
+def _forbidden_pairs() -> list[tuple[int, int]]:
+    return [
+        (before, inside(name))
+        for name in CLASSES
+        for before in range(len(LABELS))
+        if before not in (begin(name), inside(name))
+    ]
+
+
+def _category(span: Span, seen: Sequence[tuple[int, int, str]], marginals: Tensor) -> str:
+    for first, end, name in seen:
+        if first < span.end_token and end > span.first_token:
+            return name
+    of_class = marginals[span.first_token : span.end_token, 1:].sum(0).view(len(CLASSES), 2).sum(1)
+    return CATEGORIES[int(of_class[: len(CATEGORIES)].argmax())]
+
+
+def _found(text: str, tokens: Sequence[Token], first: int, end: int, name: str) -> FoundPhrase:
+    start, stop = tokens[first].start, tokens[end - 1].end
+    return FoundPhrase(text[start:stop], start, stop, name, first, end)
+
+
+@lru_cache(maxsize=1 << 16)
+def _features(token: str, buckets: int) -> tuple[str, int, tuple[int, ...]]:
+    """The word, the shape and the n-grams of a token."""
+    simple = plain(token)
+    word = simple.lower()
+    shape = next((place for place, pattern in enumerate(_SHAPES, 1) if pattern.fullmatch(simple)), 0)
+    return word, shape, ngram_buckets(word, buckets)
+
+
+def _require_format(about: Any) -> None:
+    found = shorten(str(about.get("format", "no format at all")), 60)
+    if found != FORMAT or tuple(about["labels"]) != LABELS:
+        raise DataError(f"not a phrase finder of this version ({found}); it must be {FORMAT!r}")

@@ -1,0 +1,1 @@
+"""From the pixels of a photo to its candidate regions with features."""

@@ -1,0 +1,69 @@
+"""Boxes that somebody else found, read from a JSON file; docs/features.md describes the format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import read_bounded
+from phrasechain.core.json_lines import parse_boxes, parse_json, read_lines
+from phrasechain.core.schema import NAME_LIMIT, is_name
+from phrasechain.store.writer import MAX_REGIONS
+
+LARGEST = 1 << 28  # bytes of a file that is read at once; lines are read one by one
+MAX_IMAGES = 10_000_000
+_KEYS = {"image", "boxes"}
+
+
+def read_given_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The boxes (K, 4) of each image, by its id or the name of its file, whichever the JSON file has."""
+    found: dict[str, NDArray[np.float32]] = {}
+    for where, image, values in _from_lines(path) if path.suffix == ".jsonl" else _from_object(path):
+        if not is_name(image):
+            raise DataError(f"{where}: an image is named by a printable text of 1 to {NAME_LIMIT} characters")
+        if image in found:
+            raise DataError(f"{where}: a second list of boxes for the image {image!r}; keep one")
+        if len(found) == MAX_IMAGES:
+            raise DataError(f"{where}: more than {MAX_IMAGES:,} images; split the file")
+        found[image] = _checked(values, f"{where}: image {image!r}")
+    if not found:
+        raise DataError(f"{path}: no boxes in it")
+    return found
+
+
+def _from_object(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    data = read_bounded(path, LARGEST).removeprefix(b"\xef\xbb\xbf")
+    try:
+        record = parse_json(data, unique_keys=True)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if not isinstance(record, dict):
+        raise DataError(f'{path}: not a JSON object such as {{"1000.jpg": [[x0, y0, x1, y1], …], …}}')
+    for image, values in record.items():
+        yield str(path), image, values
+
+
+def _from_lines(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        try:
+            record = parse_json(line, unique_keys=True)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        if not isinstance(record, dict) or record.keys() != _KEYS:
+            raise DataError(f'{where}: not {{"image": "1000.jpg", "boxes": [[x0, y0, x1, y1], …]}}')
+        yield where, record["image"], record["boxes"]
+
+
+def _checked(values: Any, where: str) -> NDArray[np.float32]:
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_REGIONS:
+        raise DataError(f"{where}: its value is not a list of 1 to {MAX_REGIONS:,} boxes")
+    try:
+        return parse_boxes(values).astype(np.float32)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None

@@ -1,0 +1,152 @@
+"""What computes the region network: torch, or ONNX Runtime on graphs exported from the same weights.
+
+The two parts of the network, the look at a photo and the description of its boxes, are two callables; what lies
+between them (which boxes) is torch either way. An export takes seconds, so the graphs are kept in the user's cache
+folder, under a name that changes with the weights, the code and the versions of what exports and runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.files import cache_folder, write_atomically
+from phrasechain.regions.network import Dense, Described, Maps, RegionNetwork
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_TRACED = ("regions/network.py", "regions/trunk.py", "regions/roi_align.py", "regions/anchors.py", "core/boxes.py")
+_EXPORTERS = ("torch", "onnx", "onnxscript", "onnxruntime")
+
+
+class Runtime(NamedTuple):
+    """The region network as two functions; both may be called by several threads at once."""
+
+    look: Callable[[Tensor], tuple[Maps, Dense]]  # pixels (1, 3, S, S) in [-1, 1]
+    describe: Callable[[Maps, Tensor], Described]  # boxes (1, K, 4)
+
+
+def load_runtime(name: str, network: RegionNetwork, weights_sha256: str) -> Runtime:
+    """The runtime of this name for a network whose weights have this hash."""
+    if name not in RUNTIMES:
+        raise DataError(unknown_name("runtime", name, RUNTIMES))
+    return RUNTIMES[name](network, weights_sha256)
+
+
+def torch_runtime(network: RegionNetwork, _: str) -> Runtime:
+    """The network itself."""
+    return Runtime(network, network.describe)
+
+
+def onnx_runtime(network: RegionNetwork, weights_sha256: str) -> Runtime:
+    """ONNX Runtime, one thread for each call: call it from several threads to use several cores."""
+    look, describe = _sessions(network, weights_sha256)
+
+    def run_look(pixels: Tensor) -> tuple[Maps, Dense]:
+        found = _run(look, pixels)
+        return Maps(*found[:2]), Dense(*found[2:])
+
+    def run_describe(maps: Maps, boxes: Tensor) -> Described:
+        return Described(*_run(describe, *maps, boxes))
+
+    return Runtime(run_look, run_describe)
+
+
+RUNTIMES: dict[str, Callable[[RegionNetwork, str], Runtime]] = {"torch": torch_runtime, "onnx": onnx_runtime}
+
+
+def _run(session: InferenceSession, *inputs: Tensor) -> list[Tensor]:
+    names = [entry.name for entry in session.get_inputs()]
+    values = {name: value.contiguous().numpy() for name, value in zip(names, inputs, strict=True)}
+    return [torch.from_numpy(value) for value in session.run(None, values)]
+
+
+def _sessions(network: RegionNetwork, weights_sha256: str) -> tuple[InferenceSession, InferenceSession]:
+    """The two graphs, ready to run: from the cache if it has them whole, else exported."""
+    try:
+        import onnx  # noqa: F401 - the exporter needs these two
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise DataError("the onnx runtime is not installed: pip install 'phrasechain[fast]'") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors
+
+    def session(graph: bytes | str) -> InferenceSession:
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    folder = cache_folder() / "regions"
+    paths = [folder / f"{part}-{_cache_key(weights_sha256)}.onnx" for part in ("look", "describe")]
+    with suppress(Exception):  # absent, unreadable, or cut by a full disk
+        return session(str(paths[0])), session(str(paths[1]))
+    graphs = export_graphs(network)
+    for path, graph in zip(paths, graphs, strict=True):
+        with suppress(OSError):  # a folder where nothing can be kept: the next start is as slow as this one
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, graph)
+    return session(graphs[0]), session(graphs[1])
+
+
+def export_graphs(network: RegionNetwork) -> tuple[bytes, bytes]:
+    """The look and the description as ONNX; the number of boxes is free."""
+    pixels = torch.zeros(1, 3, network.size, network.size)
+    with torch.no_grad():
+        maps, _ = network(pixels)
+    boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]).repeat(1, 3, 1)
+    free: tuple[dict[int, Any], ...] = ({}, {}, {1: torch.export.Dim("K", min=1)})
+    return _export(network, (pixels,)), _export(_Describe(network), (*maps, boxes), free)
+
+
+class _Describe(nn.Module):
+    """The region head with its maps one by one, as the exporter wants its inputs."""
+
+    def __init__(self, network: RegionNetwork) -> None:
+        super().__init__()
+        self.head = network.describe
+
+    def forward(self, fine: Tensor, meaning: Tensor, boxes: Tensor) -> Described:
+        described: Described = self.head(Maps(fine, meaning), boxes)
+        return described
+
+
+def _export(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any = None) -> bytes:
+    with _silence():
+        program = torch.onnx.export(module, inputs, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False)
+    assert program is not None
+    return bytes(program.model_proto.SerializeToString())
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without the exporter's remarks on packages that nobody needs here, and on its own future."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _cache_key(weights_sha256: str) -> str:
+    digest = hashlib.sha256(weights_sha256.encode())
+    for package in _EXPORTERS:
+        digest.update(f"{package} {version(package)}\n".encode())
+    for name in _TRACED:
+        digest.update(Path(str(files("phrasechain") / name)).read_bytes())
+    return digest.hexdigest()[:32]

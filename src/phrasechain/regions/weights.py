@@ -1,0 +1,89 @@
+"""The region network in a file: float16 safetensors with everything that is needed to build it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason, write_atomically
+from phrasechain.regions.network import RegionNetwork, without_norms
+from phrasechain.store.shard import MAX_DIMENSION
+
+FORMAT = "phrasechain regions 3"
+EMBEDDED = Path(str(files("phrasechain.regions") / "regions.safetensors"))
+_LARGEST = 1 << 28  # bytes; the embedded file has 13 million
+_LARGEST_SIDE = 2048  # of the square that photos are squashed to
+_MOST_ANCHORS = 100
+_SIDES = "sides"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A network ready to run, and the hash of the file that it came from."""
+
+    network: RegionNetwork
+    sha256: str
+
+
+def save_network(path: Path, network: RegionNetwork) -> None:
+    """Write the network, without its batch norms, all or nothing."""
+    tensors = {name: tensor.half().contiguous() for name, tensor in without_norms(network).state_dict().items()}
+    tensors[_SIDES] = network.sides.float()
+    shape = {"dimension": network.dimension, "size": network.size}
+    write_atomically(path, _with_sorted_header(save(tensors, {"format": FORMAT, "shape": json.dumps(shape)})))
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """The same safetensors file with its header in one order: the library's changes, and with it the file's hash."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[end:]
+
+
+def load_network(path: Path | None = None) -> Loaded:
+    """Read a network, by default the embedded one, for inference: float32, channels last."""
+    path = EMBEDDED if path is None else path
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise DataError(f"more than {_LARGEST:,} bytes, so it is no region network")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            if about.get("format") != FORMAT:
+                found = about.get("format", "no format at all")
+                raise DataError(f"not a region network of this version ({found}); it must be {FORMAT!r}")
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise DataError("broken weights: some are not finite")
+        network = _empty_network(json.loads(about["shape"]), tensors.pop(_SIDES))
+        network.load_state_dict(tensors)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise DataError(f"{path}: broken weights: {one_line(error)}") from None
+    return Loaded(network.eval().to(memory_format=torch.channels_last), digest)  # type: ignore[call-overload]
+
+
+def _empty_network(shape: Any, sides: Tensor) -> RegionNetwork:
+    """A network of the shape that a file claims, once that is known to fit into the memory."""
+    dimension, size = shape["dimension"], shape["size"]
+    if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
+        raise DataError(f"broken weights: the dimension must be a number from 1 to {MAX_DIMENSION}")
+    if type(size) is not int or not 32 <= size <= _LARGEST_SIDE or size % 32:
+        raise DataError(f"broken weights: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
+    if sides.ndim != 3 or len(sides) != 2 or sides.shape[2] != 2 or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
+        raise DataError(f"broken weights: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
+    return without_norms(RegionNetwork(dimension, sides, size))

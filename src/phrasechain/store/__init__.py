@@ -1,0 +1,1 @@
+"""Region features on disk: memory-mapped, checked, resumable."""

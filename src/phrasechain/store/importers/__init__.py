@@ -1,0 +1,1 @@
+"""Region features of other tools, as a store."""

@@ -1,0 +1,112 @@
+"""DDPN's npz, one file per image: x (D, K), bbox (K, 4), num_bbox, image_w, image_h."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import reason
+from phrasechain.core.schema import Regions
+from phrasechain.store.importers.entry import Entry, Source
+
+MAX_BYTES = 1 << 28  # of a file, and of an array in it
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, MemoryError, OverflowError),
+    *(SyntaxError, TokenError),
+)
+
+
+def open_ddpn(paths: Sequence[Path]) -> Source:
+    """The images of npz files, or of all those in a folder and its folders."""
+    files = [file for path in paths for file in (_npz_files(path) if path.is_dir() else [path])]
+    return Source(_entries(files), len(files))
+
+
+def _npz_files(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be listed: {reason(error)}")
+
+    files = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(file for file in files if file.suffix == ".npz" and not file.name.startswith("."))
+
+
+def image_id(file: Path) -> str:
+    """The id of an image from the name of its file.
+
+    >>> image_id(Path("features/1000092795.jpg.npz"))
+    '1000092795'
+    """
+    name = file.name.removesuffix(".npz")
+    suffix = next((suffix for suffix in _IMAGE_SUFFIXES if name.lower().endswith(suffix)), "")
+    return name[: len(name) - len(suffix)]
+
+
+def _entries(files: Sequence[Path]) -> Iterator[Entry]:
+    for position, file in enumerate(files, start=1):
+        yield Entry(str(file), image_id(file), partial(_load, file), position)
+
+
+def _load(file: Path) -> Regions:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise DataError(f"a file of more than {MAX_BYTES} bytes")
+        with zipfile.ZipFile(file) as archive:
+            features, boxes, count, width, height = (
+                _array(archive, name) for name in ("x", "bbox", "num_bbox", "image_w", "image_h")
+            )
+    except DataError:
+        raise
+    except _BROKEN as error:
+        raise DataError(f"not an npz file: {' '.join(str(error).split())[:100]}") from error
+    regions = _number(count, "num_bbox")
+    if boxes.shape != (regions, 4):
+        raise DataError(f"bbox has shape {boxes.shape}, not (num_bbox, 4) = ({regions}, 4)")
+    if features.ndim != 2 or regions not in features.shape:
+        raise DataError(f"x has shape {features.shape}, not (D, num_bbox) with num_bbox = {regions}")
+    if features.shape[1] == regions:
+        features = features.T  # (K, D)
+    return Regions(image_id(file), _number(width, "image_w"), _number(height, "image_h"), boxes, features)
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of numbers, whose header is held against its size before anything is allocated. No pickles."""
+    try:
+        member = archive.getinfo(f"{name}.npy")
+    except KeyError as error:
+        raise DataError(f"no array {name!r}; a DDPN file has x, bbox, num_bbox, image_w and image_h") from error
+    if member.file_size > MAX_BYTES:
+        raise DataError(f"{name!r} says that it has {member.file_size} bytes, more than {MAX_BYTES}")
+    with archive.open(member) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # numpy remarks on headers that Python 2 wrote
+        version = npy.read_magic(stream)
+        if version not in _HEADERS:
+            raise DataError(f"{name!r} is npy version {version}, not 1.0 or 2.0")
+        shape, is_fortran, dtype = _HEADERS[version](stream)
+        if dtype.kind not in "fiu":
+            raise DataError(f"{name!r} holds {dtype}, not numbers")
+        data = stream.read()
+    if len(data) != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
+        raise DataError(f"{name!r} has {len(data)} bytes, which do not fit its shape {shape}")
+    return np.ndarray(shape, dtype, data, order="F" if is_fortran else "C")
+
+
+def _number(array: NDArray[Any], name: str) -> int:
+    value = float(array.reshape(-1)[0]) if array.size == 1 else math.nan
+    if not value.is_integer():
+        raise DataError(f"{name} is not one whole number: {str(array)[:40]!r}")
+    return int(value)
