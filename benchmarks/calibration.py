@@ -12,11 +12,11 @@ import argparse
 import json
 from pathlib import Path
 
-from phrasechain.calibrate import BINS, bins, collect, measure
-from phrasechain.certainty import Calibration
-from phrasechain.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.data.dataset import load_examples
-from phrasechain.pretrained import CALIBRATION, read_calibrations
+from phrasechain.grounding.calibrate import BINS, bins, collect, measure
+from phrasechain.grounding.pretrained import CALIBRATION, read_calibrations
+from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
+from phrasechain.model.confidence import Calibration
 from phrasechain.store.reader import FeatureStore
 
 Diagram = list[tuple[int, float, float]]

@@ -23,8 +23,8 @@ from phrasechain.core.files import write_output
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.sentences import Sentence, read_sentences
 from phrasechain.phrases.finder import PhraseFinder
-from phrasechain.text.lessons import MarkedText, as_stored, as_written
-from phrasechain.train_finder import held_out
+from phrasechain.training.finder.sentences import MarkedText, as_stored, as_written
+from phrasechain.training.finder.task import held_out
 
 
 def in_case(write: Callable[[str], str]) -> Callable[[MarkedText], MarkedText]:

@@ -18,9 +18,9 @@ from torch import Tensor
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.schema import Example
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.gold import collect_gold
-from phrasechain.data.predictions import Prediction, write_predictions
 from phrasechain.data.regimes import chain_phrases
+from phrasechain.evaluation.gold import collect_gold
+from phrasechain.evaluation.predictions import Prediction, write_predictions
 
 GRID = 10  # relative boxes have their corners on a grid of tenths
 

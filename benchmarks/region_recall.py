@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phrasechain.data.coverage import region_hits
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.gold import collect_gold
+from phrasechain.evaluation.coverage import region_hits
+from phrasechain.evaluation.gold import collect_gold
 from phrasechain.store.reader import FeatureStore
 
 COUNTS = (10, 20, 36, 50, 100)

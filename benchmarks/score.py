@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from phrasechain.core.schema import CATEGORIES, Box, Caption, Example, Phrase
-from phrasechain.data.gold import collect_gold, match_predictions
-from phrasechain.data.predictions import Prediction, read_predictions, write_predictions
-from phrasechain.evaluate import Protocol, score
+from phrasechain.evaluation.evaluate import Protocol, score
+from phrasechain.evaluation.gold import collect_gold, match_predictions
+from phrasechain.evaluation.predictions import Prediction, read_predictions, write_predictions
 
 IMAGES, CAPTIONS, PHRASES = 1000, 5, 3
 ROUNDS = 5

@@ -14,12 +14,12 @@ __all__ = ["ChainCRF", "ChainTagger", "Grounder", "__version__"]
 
 if TYPE_CHECKING:
     from phrasechain.chain import ChainCRF, ChainTagger
-    from phrasechain.predict import Grounder
+    from phrasechain.grounding.grounder import Grounder
 
 _HOMES = {
     "ChainCRF": "phrasechain.chain",
     "ChainTagger": "phrasechain.chain",
-    "Grounder": "phrasechain.predict",
+    "Grounder": "phrasechain.grounding.grounder",
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import phrasechain
 from official_layout import write_image
-from phrasechain import check, cli
+from phrasechain import cli
+from phrasechain.evaluation import check
 
 
 @pytest.fixture

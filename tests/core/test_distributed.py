@@ -13,8 +13,8 @@ import torch
 from paths import HELPERS
 from phrasechain.core.distributed import start_processes, sum_gradients
 from phrasechain.core.errors import DataError
-from phrasechain.evaluate_run import Answering, predict_run, predictions_file
-from phrasechain.train import train
+from phrasechain.evaluation.predict import Answering, predict_run, predictions_file
+from phrasechain.training.grounder.task import train
 from tiny_grounding import assert_close, last_weights, tiny_config, write_world
 
 EXACT = ("model.dropout=0", "text.word_dropout=0", "train.epochs=2", "train.rate=3e-4")

@@ -8,7 +8,7 @@ import numpy as np
 
 from builders import make_caption, make_example
 from phrasechain.core.schema import Box, Regions
-from phrasechain.data.batch import Batch, collate
+from phrasechain.model.batch import Batch, collate
 
 WIDTH, HEIGHT = 100, 80
 NOUNS = ["a man", "a dog", "two women", "his red shirt", "the ball", "a crowd", "grass"]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from phrasechain.checkpoint import Card, Source, save_checkpoint
-from phrasechain.config import Model
-from phrasechain.model import GroundingModel
+from phrasechain.grounding.grounder import Grounder, PhotoGrounding
+from phrasechain.model.checkpoint import Card, Source, save_checkpoint
+from phrasechain.model.config import Model
+from phrasechain.model.model import GroundingModel
 from phrasechain.phrases.finder import PhraseFinder
-from phrasechain.predict import Grounder, PhotoGrounding
 from phrasechain.regions.weights import load_network
 from phrasechain.text.words import WordEncoder
 from tiny_regions import DIMENSION, write_weights

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from official_layout import Object, write_image
-from phrasechain.checkpoint import read_pointers
-from phrasechain.config import Config, make_config
 from phrasechain.core.schema import Regions
+from phrasechain.model.checkpoint import read_pointers
+from phrasechain.model.config import Config, make_config
 from phrasechain.store.shard import StoreInfo
 from phrasechain.store.writer import StoreWriter
 

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from phrasechain.batches import Part
-from phrasechain.checkpoint import read_pointers
-from phrasechain.evaluate_run import predict_run
-from phrasechain.learner import Learner
-from phrasechain.train import train
+from phrasechain.evaluation.predict import predict_run
+from phrasechain.model.checkpoint import read_pointers
+from phrasechain.training.grounder.learner import Learner
+from phrasechain.training.grounder.steps import Part
+from phrasechain.training.grounder.task import train
 from tiny_grounding import tiny_config
 
 seen: list[list[tuple[str, int]]] = []

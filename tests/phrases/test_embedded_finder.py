@@ -18,7 +18,7 @@ from phrasechain.core.schema import CATEGORIES
 from phrasechain.data.markup import parse_caption
 from phrasechain.phrases.finder import FoundPhrase, PhraseFinder
 from phrasechain.text.tokens import CHARACTER_LIMIT, TOKEN_LIMIT, tokenise
-from phrasechain.train_finder import score
+from phrasechain.training.finder.task import score
 
 FINDER = PhraseFinder.from_pretrained()
 CAPTION = "A man in a red shirt throws a frisbee to a dog"

@@ -21,9 +21,9 @@ from phrasechain.data.markup import parse_caption
 from phrasechain.phrases import finder as module
 from phrasechain.phrases.finder import CLASSES, LABELS, PhraseFinder, begin, inside, phrases_of
 from phrasechain.phrases.given import locate_phrases
-from phrasechain.text.lessons import as_written, read_lesson
 from phrasechain.text.tokens import Span, tokenise
 from phrasechain.text.vectors import WordVectors
+from phrasechain.training.finder.sentences import as_written, read_lesson
 
 SMALL = {"word_dimension": 12, "buckets": 64, "ngram_dimension": 8, "hidden": 16}
 LINES = (

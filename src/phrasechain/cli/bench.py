@@ -33,15 +33,15 @@ def bench(
         raise DataError(unknown_name("benchmark", what, BENCHMARKS))
     found: dict[str, Any]
     if what == "chain":
-        from phrasechain.bench import bench_chain, print_chain
+        from phrasechain.bench.chain import bench_chain, print_chain
 
         found, show = bench_chain(seconds=seconds, memory=memory), print_chain
     elif what == "ground":
-        from phrasechain.bench_ground import bench_ground, print_ground
+        from phrasechain.bench.ground import bench_ground, print_ground
 
         found, show = bench_ground(model, seconds=seconds), print_ground
     else:
-        from phrasechain.bench_step import bench_step, print_step
+        from phrasechain.bench.step import bench_step, print_step
 
         found, show = bench_step(seconds=seconds, memory=memory, growth=growth), print_step
     if json_path:

@@ -30,8 +30,8 @@ def check(
 
     from rich.console import Console
 
-    from phrasechain.check import check_dataset
-    from phrasechain.check_report import check_dict, draw_figure, print_check
+    from phrasechain.evaluation.check import check_dataset
+    from phrasechain.evaluation.check_report import check_dict, draw_figure, print_check
 
     require_writable(figure, json_path)
     report = check_dataset(data, features)

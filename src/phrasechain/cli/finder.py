@@ -27,8 +27,8 @@ def train_finder(
 
     5,000 images are held out and scored. Run it again to go on after an interruption.
     """
-    from phrasechain.train_finder import Recipe
-    from phrasechain.train_finder import train_finder as run
+    from phrasechain.training.finder.task import Recipe
+    from phrasechain.training.finder.task import train_finder as run
 
     weights = run(sentences, out, data, vectors, Recipe(epochs=epochs, seed=seed), limit)
     typer.echo(printable(str(weights)))

@@ -13,9 +13,9 @@ from phrasechain.core.files import write_output
 from phrasechain.core.terminal import printable
 
 if TYPE_CHECKING:
-    from phrasechain.data.captions import Pair
-    from phrasechain.ground import Manner, Wanted
-    from phrasechain.predict import Grounder
+    from phrasechain.grounding.captions import Pair
+    from phrasechain.grounding.ground import Manner, Wanted
+    from phrasechain.grounding.grounder import Grounder
 
 
 def ground(
@@ -60,7 +60,7 @@ def ground(
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
     from phrasechain.data.photos import parse_part
-    from phrasechain.ground import STDOUT, Manner, output_path, wanted
+    from phrasechain.grounding.ground import STDOUT, Manner, output_path, wanted
 
     manner = Manner(decode, alternatives, compare)
     part = None if shard is None else parse_part(shard)
@@ -74,7 +74,7 @@ def ground(
 
 
 def _grounder(model: str | None, device: str) -> Grounder:
-    from phrasechain.predict import Grounder
+    from phrasechain.grounding.grounder import Grounder
 
     return Grounder.from_pretrained(model, device=device)
 
@@ -86,7 +86,7 @@ def _ground_one(
 
     from rich.console import Console
 
-    from phrasechain.ground import ANIMATED, NO_PHRASES, answer, is_animated, picture, print_answer
+    from phrasechain.grounding.ground import ANIMATED, NO_PHRASES, answer, is_animated, picture, print_answer
 
     found = answer(grounder, pair, manner)
     png = picture(pair.path, found, manner) if found.has_phrases and (path or to_stdout) else None
@@ -108,7 +108,7 @@ def _ground_one(
 def _ground_many(grounder: Grounder, asked: Wanted, manner: Manner, out: Path | None, as_json: bool) -> None:
     import json
 
-    from phrasechain.ground import ANIMATED, GroundReport, ground_many
+    from phrasechain.grounding.ground import ANIMATED, GroundReport, ground_many
 
     for remark in asked.remarks:
         typer.echo(printable(remark), err=True)

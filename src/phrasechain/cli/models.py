@@ -36,9 +36,9 @@ def train(
     Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to go on after
     an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
     """
-    from phrasechain.config import make_config
     from phrasechain.core.distributed import is_first_process
-    from phrasechain.train import train as run
+    from phrasechain.model.config import make_config
+    from phrasechain.training.grounder.task import train as run
 
     values = make_config(preset, recipe, config, settings or ())
     folder = run(data, features, out, values, device, tensorboard)
@@ -67,11 +67,11 @@ def compare(
     What is trained already is not trained again. Each row is trained once before any gets other seeds, and the tables
     are written anew after each run.
     """
-    from phrasechain.compare import Tables
-    from phrasechain.compare import compare as run
-    from phrasechain.compare_report import markdown, write_comparison
-    from phrasechain.config import make_config
     from phrasechain.core.distributed import is_first_process
+    from phrasechain.model.config import make_config
+    from phrasechain.training.compare import Tables
+    from phrasechain.training.compare import compare as run
+    from phrasechain.training.compare_report import markdown, write_comparison
 
     given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
     values = make_config(preset, recipe, config, given)
@@ -129,8 +129,8 @@ def evaluate(
 
     from rich.console import Console
 
-    from phrasechain.evaluate import Protocol, evaluate_file
-    from phrasechain.report import print_report, report_dict, report_html
+    from phrasechain.evaluation.evaluate import Protocol, evaluate_file
+    from phrasechain.evaluation.report import print_report, report_dict, report_html
 
     require_writable(json_path, html_path)
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
@@ -138,7 +138,7 @@ def evaluate(
         if features is None:
             raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
         from phrasechain.core.distributed import is_first_process
-        from phrasechain.evaluate_run import predict_run
+        from phrasechain.evaluation.predict import predict_run
 
         predictions = predict_run(predictions, data, features, split, regime, decode, box_regression, device=device)
         if not is_first_process():
@@ -169,7 +169,7 @@ def import_authors(
     ] = None,
 ) -> None:
     """Write a checkpoint of the authors' code as one of ours, which computes the same."""
-    from phrasechain.authors import import_authors as run
+    from phrasechain.model.import_authors import import_authors as run
 
     run(file, out, features, options)
     typer.echo(printable(str(out)))
@@ -197,8 +197,8 @@ def export(
     """
     from rich.console import Console
 
-    from phrasechain.export import export as write
-    from phrasechain.export import print_export
+    from phrasechain.grounding.export import export as write
+    from phrasechain.grounding.export import print_export
 
     found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder)
     print_export(found, Console())

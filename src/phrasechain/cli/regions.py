@@ -37,10 +37,10 @@ def train_regions(
 
     Fits on five sixths of the train split and watches the rest. Run it again to go on after an interruption.
     """
-    from phrasechain.region_recipe import make_recipe
-    from phrasechain.region_start import published_weights
     from phrasechain.regions.weights import EMBEDDED
-    from phrasechain.train_regions import train_regions as run
+    from phrasechain.training.regions.settings import make_recipe
+    from phrasechain.training.regions.start import published_weights
+    from phrasechain.training.regions.task import train_regions as run
 
     start = published_weights() if start is None else EMBEDDED if start == Path("embedded") else start
     recipe = make_recipe(start, epochs, dimension=dimension, size=size, anchors=anchors, precision=precision, seed=seed)

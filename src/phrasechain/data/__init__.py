@@ -1,0 +1,1 @@
+"""Annotated captions: Flickr30k Entities, JSON lines, and the photos that a user means."""

@@ -1,0 +1,58 @@
+"""The time that a model takes to answer for a test set: a part of ``phrasechain bench step``.
+
+What is timed is what ``phrasechain evaluate`` does between reading the annotations and writing the predictions:
+batches of regions and captions, scores, Viterbi, boxes and the ranked regions of each phrase.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from phrasechain.bench.batch import Sizes, around, make_model
+from phrasechain.core.schema import Caption, Example, Phrase, Regions
+from phrasechain.evaluation.predict import IMAGES_AT_ONCE, Answering, answers, predictions_of
+
+IMAGES, CAPTIONS = 1000, 5  # a test set
+_WIDTH, _HEIGHT = 500, 400
+
+
+def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]:
+    """Seconds for 1,000 images with five captions each, by those for ``images`` of them or a few more, and the phrases.
+
+    The first batch is not counted: memory is taken then that the others use again.
+    """
+    sizes = replace(sizes, images=IMAGES_AT_ONCE, captions=CAPTIONS)
+    images = -(-images // IMAGES_AT_ONCE) * IMAGES_AT_ONCE
+    examples, regions = make_examples(sizes, images + IMAGES_AT_ONCE)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    batches = answers(make_model(sizes).eval(), examples, regions, Answering())
+    next(batches)
+    start = time.perf_counter()
+    phrases = sum(len(list(predictions_of(batch, decoded))) for batch, decoded in batches)
+    seconds = time.perf_counter() - start
+    torch.set_num_threads(before)
+    share = images / IMAGES
+    return {"seconds": seconds / share, "phrases": phrases / share, "images": float(images)}
+
+
+def make_examples(sizes: Sizes, count: int) -> tuple[list[Example], dict[str, Regions]]:
+    """``count`` images, all with captions and regions of these sizes."""
+    chance, tokens = np.random.default_rng(0), sizes.token_counts
+    captions = tuple(
+        Caption(index, "", ("word",) * tokens[index], tuple(map(_phrase, range(phrases))))
+        for index, phrases in enumerate(around(sizes.phrases, sizes.captions))
+    )
+    examples = [Example(str(number), None, _WIDTH, _HEIGHT, captions) for number in range(count)]
+    corners = chance.random((sizes.regions, 2)) * (300, 200)
+    boxes = np.concatenate([corners, corners + 50 + 100 * chance.random((sizes.regions, 2))], 1).astype(np.float32)
+    features = chance.standard_normal((sizes.regions, sizes.features)).astype(np.float16)
+    return examples, {each.image: Regions(each.image, _WIDTH, _HEIGHT, boxes, features) for each in examples}
+
+
+def _phrase(step: int) -> Phrase:
+    return Phrase("word", 2 * step, 2 * step + 1, 2 * step, 2 * step + 1, None, ("other",), ((10.0, 10.0, 90.0, 90.0),))

@@ -1,0 +1,161 @@
+"""Running a model over annotated images: how often it is right, and its predictions as a file for the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from phrasechain.core.boxes import iou_xyxy
+from phrasechain.core.distributed import start_processes
+from phrasechain.core.errors import DataError
+from phrasechain.core.progress import track
+from phrasechain.core.schema import Example
+from phrasechain.data.dataset import open_dataset
+from phrasechain.evaluation.coverage import require_regions
+from phrasechain.evaluation.metrics import RIGHT
+from phrasechain.evaluation.predictions import TOP_REGIONS, Prediction, write_predictions
+from phrasechain.model.batch import Batch, RegionSource, collate, make_groups, require_finite
+from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
+from phrasechain.model.decode import Decoded, decode, ranked
+from phrasechain.model.model import GroundingModel
+from phrasechain.store.reader import FeatureStore
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+IMAGES_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """How a model is asked: which phrases a chain holds, how regions are chosen, whether offsets move their boxes."""
+
+    regime: str = "gold"
+    decode: str = "viterbi"
+    box_regression: bool = True
+
+    @property
+    def name(self) -> str:
+        """
+        >>> Answering("all", "smoothing", False).name
+        'all-smoothing-unmoved'
+        """
+        return f"{self.regime}-{self.decode}{'' if self.box_regression else '-unmoved'}"
+
+
+@torch.inference_mode()
+def answers(
+    model: GroundingModel,
+    examples: Sequence[Example],
+    regions: RegionSource,
+    answering: Answering,
+    device: torch.device | str = "cpu",
+    images_at_once: int = IMAGES_AT_ONCE,
+) -> Iterator[tuple[Batch, Decoded]]:
+    """What the model says about every phrase of the examples, a few images at a time, in their order."""
+    groups = make_groups(examples, "image", answering.regime)
+    for start in range(0, len(groups), images_at_once):
+        items = [item for group in groups[start : start + images_at_once] for item in group]
+        batch = collate(items, regions, answering.regime).to(device)
+        scores = model(batch)
+        if not answering.box_regression:
+            scores = replace(scores, offsets=None)
+        if not bool(scores.emissions.isfinite().all()):
+            require_finite([batch])
+            raise DataError(f"image {batch.images[0]}: the model's scores are not finite; its weights are broken")
+        yield batch, decode(scores, batch, answering.decode)
+
+
+def count_right(
+    model: GroundingModel,
+    examples: Sequence[Example],
+    regions: RegionSource,
+    how: str = "viterbi",
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Phrases whose box has IoU ≥ 0.5 with their merged box, and phrases in all, for caption 0 and for all: (2, 2)."""
+    counts = torch.zeros(2, 2, dtype=torch.int64, device=device)
+    for batch, decoded in answers(model, examples, regions, Answering(decode=how), device):
+        right = iou_xyxy(decoded.boxes, batch.gold) >= RIGHT  # (P,)
+        first = torch.tensor([index == 0 for index in batch.captions], device=device)[batch.phrase_caption]
+        counts += torch.stack([torch.stack([(right & first).sum(), first.sum()]), _sum_and_count(right)])
+    return counts
+
+
+def _sum_and_count(right: Tensor) -> Tensor:
+    return torch.stack([right.sum(), right.new_tensor(len(right), dtype=torch.int64)])
+
+
+def predictions_of(batch: Batch, decoded: Decoded, top: int = TOP_REGIONS) -> Iterator[Prediction]:
+    """The prediction of every phrase of a batch, with its ``top`` likeliest regions, to a thousandth of a pixel."""
+    images, captions = batch.phrase_image.tolist(), batch.phrase_caption.tolist()
+    boxes = decoded.boxes.double().round(decimals=3).tolist()
+    for row, (places, chances) in enumerate(ranked(decoded, batch, top)):
+        start, end = batch.spans[row].tolist()
+        x0, y0, x1, y1 = boxes[row]
+        yield Prediction(
+            image=batch.images[images[row]],
+            caption=batch.captions[captions[row]],
+            start=start,
+            end=end,
+            box=(x0, y0, x1, y1),
+            region_boxes=places.double().round(decimals=3).cpu().numpy(),
+            probabilities=chances.double().round(decimals=6).cpu().numpy(),
+        )
+
+
+def predict_run(
+    run: Path,
+    data: Path,
+    features: Path,
+    split: str,
+    regime: str = "gold",
+    decode: str | None = None,
+    box_regression: bool = True,
+    device: str = "auto",
+) -> Path:
+    """Write what a run's best checkpoint, or a checkpoint, predicts for a split; return the file.
+
+    The file is ``predictions.jsonl`` in a folder of the run that is named after the split and the way of asking.
+    Regions are chosen as they were when the run scored itself, unless ``decode`` says otherwise. Many processes share
+    the images, and the first of them writes.
+    """
+    checkpoint, store = load_checkpoint(run), FeatureStore.open(features)
+    require_same_regions(checkpoint.card, store, checkpoint.folder)
+    answering = Answering(regime, decode or checkpoint.card.decode, box_regression)
+    examples = open_dataset(data).examples(split)
+    require_regions(examples, store)
+    processes = start_processes(device)
+    mine = examples[processes.process_index :: processes.num_processes]
+    asked = answers(checkpoint.model.to(processes.device), mine, store, answering, processes.device)
+    total = -(-len(mine) // IMAGES_AT_ONCE)
+    found = [
+        prediction
+        for batch, decoded in track(asked, total, f"Grounding {split}")
+        for prediction in predictions_of(batch, decoded)
+    ]
+    file = predictions_file(run, split, answering)
+    _write_together(file, found, [example.image for example in examples], processes)
+    return file
+
+
+def predictions_file(run: Path, split: str, answering: Answering) -> Path:
+    """Where a run's predictions for a split are."""
+    return run / f"{split}-{answering.name}" / "predictions.jsonl"
+
+
+def _write_together(file: Path, mine: list[Prediction], images: Sequence[str], processes: Accelerator) -> None:
+    """Write the predictions of all processes in the order of the images."""
+    from accelerate.utils import gather_object
+
+    everyone: list[Prediction] = gather_object(mine)
+    if processes.is_main_process:
+        place = {image: number for number, image in enumerate(images)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_predictions(file, sorted(everyone, key=lambda prediction: place[prediction.image]))
+    processes.wait_for_everyone()

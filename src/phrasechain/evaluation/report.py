@@ -1,0 +1,135 @@
+"""A report of figures as text on a terminal, as JSON and as one HTML file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from html import escape as escape_html
+from itertools import groupby
+from math import isnan
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape as escape_markup
+from rich.table import Table
+
+from phrasechain import __version__
+from phrasechain.core.terminal import print_table, printable
+from phrasechain.evaluation.evaluate import Comparison, Report, Section
+from phrasechain.evaluation.metrics import Mean
+
+_STYLE = """
+body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .15rem .8rem; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+tr.table th { border-top: 1px solid #999; padding-top: .5rem; }
+td:nth-child(n+2) { font-variant-numeric: tabular-nums; }
+.warning { background: #fff3cd; padding: .4rem .8rem; }
+"""
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print every figure with its interval and denominator."""
+    _print(console, _shown(_headline(report)))
+    for warning in report.warnings:
+        _print(console, f"[yellow]warning:[/] {_shown(warning)}")
+    for section in report.sections:
+        table = Table(title=_title(section), title_justify="left")
+        for number, heading in enumerate(_headings(report)):
+            table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+        for name, rows in groupby(section.rows, key=lambda row: row.table):
+            table.add_section()
+            table.add_row(f"[bold]{_shown(name)}[/]")
+            for row in rows:
+                table.add_row(f"  {_shown(row.name)}", *_cells(row.mean))
+        print_table(table, console)
+        for comparison in section.comparisons:
+            _print(console, _sentence(comparison))
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def _shown(text: str) -> str:
+    return escape_markup(printable(text))
+
+
+def report_dict(report: Report) -> dict[str, Any]:
+    """The report as plain JSON values; what is not defined (a mean of nothing) is null."""
+    values: dict[str, Any] = without_nan(asdict(report))
+    return {"phrasechain": __version__, **values}
+
+
+def report_html(report: Report) -> str:
+    """The report as one self-contained page."""
+    warnings = "".join(f'<p class="warning">{_html(warning)}</p>' for warning in report.warnings)
+    sections = "".join(_section_html(report, section) for section in report.sections)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_html(report.predictions)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Phrase grounding</h1><p>{_html(_headline(report))}</p>"
+        f"{warnings}{sections}<p>phrasechain {__version__}</p></body></html>\n"
+    )
+
+
+def _html(text: str) -> str:
+    return escape_html(printable(text))
+
+
+def _section_html(report: Report, section: Section) -> str:
+    lines = ["<tr>" + "".join(f"<th>{_html(heading)}</th>" for heading in _headings(report)) + "</tr>"]
+    for name, rows in groupby(section.rows, key=lambda row: row.table):
+        lines.append(f'<tr class="table"><th colspan="4">{_html(name)}</th></tr>')
+        for row in rows:
+            cells = "".join(f"<td>{cell}</td>" for cell in (_html(row.name), *_cells(row.mean)))
+            lines.append(f"<tr>{cells}</tr>")
+    comparisons = "".join(f"<p>{_html(_sentence(comparison))}</p>" for comparison in section.comparisons)
+    return f"<h2>{_html(_title(section))}</h2>{comparisons}<table>{''.join(lines)}</table>"
+
+
+def _headline(report: Report) -> str:
+    protocol = report.protocol
+    against = f" against {report.against}" if report.against else ""
+    features = f", regions of {report.features}" if report.features else ""
+    return (
+        f"{report.predictions}{against} on {report.split} of {report.data}{features}; regime {protocol.regime}, "
+        f"pixels {protocol.convention}, intervals over images from {protocol.resamples:,} resamples, "
+        f"seed {protocol.seed}"
+    )
+
+
+def _title(section: Section) -> str:
+    missing = f", {section.missing:,} without a prediction" if section.missing else ""
+    counts = f"{section.phrases:,} phrases, {section.captions:,} captions, {section.images:,} images"
+    return f"{section.name}: {counts}{missing}"
+
+
+def _headings(report: Report) -> tuple[str, str, str, str]:
+    return "", "%", f"{report.protocol.level:.0%} interval", "of"
+
+
+def _cells(mean: Mean) -> tuple[str, str, str]:
+    if mean.total == 0:
+        return "–", "", "0 / 0"
+    interval = "" if isnan(mean.low) else f"{100 * mean.low:.1f} – {100 * mean.high:.1f}"
+    total = f"{mean.sum:,.0f}" if mean.sum.is_integer() else f"{mean.sum:,.1f}"  # of IoUs
+    return f"{100 * mean.value:.2f}", interval, f"{total} / {mean.total:,}"
+
+
+def _sentence(comparison: Comparison) -> str:
+    test = comparison.test
+    gain = test.difference
+    return (
+        f"{comparison.name}: {100 * gain.value:+.2f} points over the other file "
+        f"({100 * gain.low:+.2f} to {100 * gain.high:+.2f}), right alone {test.first_only:,} against "
+        f"{test.second_only:,} of {gain.total:,}, p = {test.p_value:.3g}"
+    )
+
+
+def without_nan(value: Any) -> Any:
+    """Plain values with None for NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and isnan(value) else value

@@ -1,0 +1,1 @@
+"""The grounder: a photo and a caption in, a box for every phrase out."""

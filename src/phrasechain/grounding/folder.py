@@ -1,0 +1,125 @@
+"""A folder of groundings: a picture for each, and ``groundings.jsonl`` with one line for each, in the order of work.
+
+A picture is written before its line, and each of them whole. What a kill left of a line is cut off by the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from phrasechain.core.errors import DataError, PhrasechainError
+from phrasechain.core.files import disk_errors, lock_folder, reason, write_atomically
+from phrasechain.core.json_lines import parse_json, read_lines
+from phrasechain.grounding.captions import LINES, Pair
+
+
+class GroundingFolder:
+    """Goes on with the folder at ``path``, or makes it. One process at a time, as a ``with`` block.
+
+    All groundings of a folder are of one model and one way of decoding, and all or none are compared.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        busy = "another process is writing there; give each part a folder of its own"
+        self._lock = lock_folder(path, busy, "cannot be written")
+        try:
+            self._made_by: str | None = None
+            self._done = {_key_of(record) for record in self._records()}
+            self._file = (path / LINES).open("ab", buffering=0)
+        except OSError as error:
+            self._lock.release()
+            raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __contains__(self, pair: Pair) -> bool:
+        return _key(pair) in self._done
+
+    def add(self, pair: Pair, record: dict[str, Any], png: bytes | None) -> dict[str, Any]:
+        """Keep the grounding of a pair, as JSON has it, and its picture if there is one; what its line says."""
+        self.require_origin(_origin_of(record))
+        if pair.phrases is not None:
+            record = record | {"given": pair.phrases}
+        with disk_errors(self.path):
+            if png is not None:
+                write_atomically(self.path / pair.picture, png)
+                record = record | {"picture": pair.picture}
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._done.add(_key(pair))
+        return record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with disk_errors(self.path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+        self._lock.release()
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        lines = self.path / LINES
+        if not lines.exists():
+            return
+        _cut_half_line(lines)
+        for number, line in read_lines(lines):
+            try:
+                record = parse_json(line)
+                _key_of(record)
+                self.require_origin(_origin_of(record))
+            except (KeyError, TypeError, DataError) as error:
+                why = error if isinstance(error, DataError) else "no grounding"
+                raise DataError(f"{lines}:{number}: {why}; choose another folder") from None
+            yield record
+
+    def require_origin(self, made_by: str) -> None:
+        """Refuse groundings that are made in another way than those that are there."""
+        if self._made_by not in (None, made_by):
+            raise PhrasechainError(
+                f"{self.path} holds groundings of {self._made_by}, not of {made_by}; choose another folder"
+            )
+        self._made_by = made_by
+
+
+def origin(model: object, decode: object, is_compared: bool = False) -> str:
+    """
+    >>> origin("phrasechain 0.1.0", "consensus", is_compared=True)
+    'phrasechain 0.1.0 by consensus beside independent'
+    """
+    return f"{model} by {decode}" + " beside independent" * is_compared
+
+
+def _origin_of(record: dict[str, Any]) -> str:
+    return origin(record["model"], record["decode"], "independent" in record)
+
+
+def _key(pair: Pair) -> str:
+    return json.dumps([pair.image, pair.caption, pair.phrases])
+
+
+def _key_of(record: dict[str, Any]) -> str:
+    return json.dumps([record["image"]["path"], record["caption"], record.get("given")])
+
+
+def _cut_half_line(path: Path) -> None:
+    """Cut off what follows the last line break: the writing of it was interrupted."""
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - (1 << 16))
+            file.seek(start)
+            place = file.read(end - start).rfind(b"\n")
+            if place >= 0:
+                file.truncate(start + place + 1)
+                return
+            end = start
+        file.truncate(0)

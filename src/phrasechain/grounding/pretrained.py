@@ -1,0 +1,274 @@
+"""A grounder in a folder: what it needs, where it comes from, and how it is written.
+
+    model.safetensors, config.json, text.json    the checkpoint, in float16
+    calibration.json                             from the chain's mass to a probability, for each way of decoding
+    regions.safetensors, finder.safetensors      where they are not the embedded ones
+    MODEL_CARD.md                                where somebody wrote one
+
+A training run will do as well; its probabilities are not calibrated. Nothing in a folder is code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phrasechain import __version__
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import read_bounded, reason, write_atomically
+from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, Card, Source, load_checkpoint, save_checkpoint
+from phrasechain.model.confidence import EVIDENCE, Calibration
+from phrasechain.model.decode import DECODERS
+from phrasechain.model.model import GroundingModel
+from phrasechain.phrases.finder import PhraseFinder
+from phrasechain.regions.extractor import RegionExtractor
+
+FORMAT = "phrasechain calibration 1"
+CALIBRATION, REGIONS, FINDER, MODEL_CARD = (
+    "calibration.json",
+    "regions.safetensors",
+    "finder.safetensors",
+    "MODEL_CARD.md",
+)
+FILES = (WEIGHTS, CARD, TEXT, CALIBRATION, REGIONS, FINDER, MODEL_CARD)
+_TEXT_LIMIT = 1 << 20  # bytes of a calibration, and of a model card
+_WEIGHT_LIMIT = 1_000_000  # of a calibration: the sum of larger ones may be no number
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """All parts of a grounder, ready to run."""
+
+    name: str
+    model: GroundingModel
+    card: Card
+    extractor: RegionExtractor
+    finder: PhraseFinder
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by the way of decoding
+    regions_file: Path | None = None  # None: the embedded one
+    finder_file: Path | None = None
+    model_card: str | None = None
+    runtime: str = "torch"  # of the region network
+
+    def calibration(self, decode: str) -> Calibration:
+        return self.calibrations.get(decode, Calibration())
+
+
+def load_pretrained(
+    name: str | Path | None = None,
+    *,
+    regions: str | Path | None = None,
+    finder: str | Path | None = None,
+    runtime: str = "torch",
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+) -> Pretrained:
+    """The embedded grounder, that of a folder or a run, or one of the hub."""
+    folder = find_folder(name, revision, cache_dir)
+    checkpoint = load_checkpoint(folder)
+    home = checkpoint.folder
+    regions_file, finder_file = (
+        Path(given) if given is not None else home / own if (home / own).exists() else None
+        for given, own in ((regions, REGIONS), (finder, FINDER))
+    )
+    extractor = RegionExtractor.from_pretrained(regions_file, runtime)
+    require_these_regions(checkpoint.card, extractor, home)
+    return Pretrained(
+        name=f"phrasechain {__version__}" if name is None else str(name),
+        model=checkpoint.model,
+        card=checkpoint.card,
+        extractor=extractor,
+        finder=PhraseFinder.from_pretrained(finder_file),
+        calibrations=read_calibrations(home / CALIBRATION),
+        regions_file=regions_file,
+        finder_file=finder_file,
+        model_card=_read_text(home / MODEL_CARD),
+        runtime=runtime,
+    )
+
+
+def find_folder(name: str | Path | None, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
+    """Where a grounder lies; one of the hub is downloaded first."""
+    if name is None:
+        return _embedded("phrasechain.grounding", "embedded", "give the folder of a run or of a grounder")
+    if Path(name).exists():
+        return Path(name)
+    if not _HUB_ID.fullmatch(str(name)):
+        raise DataError(f"{name}: no such folder; give a run, a grounder's folder, or a hub id (OWNER/NAME)")
+    return _download(str(name), revision, cache_dir)
+
+
+def _embedded(package: str, name: str, otherwise: str) -> Path:
+    path = Path(str(files(package) / name))
+    if not path.exists():
+        raise DataError(f"{path}: not in this installation; install phrasechain anew, or {otherwise}")
+    return path
+
+
+def _download(hub_id: str, revision: str | None, cache_dir: str | Path | None) -> Path:
+    """The files of a grounder, and no others, from the hub or from what was had from there before."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(
+            hub_id, revision=revision, cache_dir=cache_dir, allow_patterns=list(FILES), library_name="phrasechain"
+        )
+    except Exception as error:  # of the network, of the disk, of its own: there are many
+        raise DataError(f"{hub_id}: no such folder, and not to be had from the hub: {one_line(error)}") from None
+    if not (Path(found) / WEIGHTS).exists():
+        raise DataError(f"{hub_id}: on the hub, but not a grounder of phrasechain: it has no {WEIGHTS}")
+    return Path(found)
+
+
+def require_these_regions(card: Card, extractor: RegionExtractor, folder: Path) -> None:
+    """Refuse a model that learnt on other regions than those that the extractor finds."""
+    info = extractor.info
+    if card.regions == Source(info.dimension, info.extractor, info.weights_sha256):
+        return
+    if card.regions.extractor != info.extractor:
+        raise DataError(
+            f"{folder}: trained on the regions of {card.regions.extractor!r}, which cannot be found in a new photo; "
+            "train on a store that phrasechain extract made"
+        )
+    wanted, found = (str(digest or "unknown")[:12] for digest in (card.regions.weights_sha256, info.weights_sha256))
+    raise DataError(
+        f"{folder}: trained on the regions of another network ({wanted}…, not {found}…); put the file of that one "
+        f"beside it as {REGIONS}, or train on a store of this one"
+    )
+
+
+# ---- calibration ----
+
+
+def read_calibrations(file: Path) -> dict[str, Calibration]:
+    """How each way of decoding is calibrated; nothing where there is no file."""
+    if not file.exists():
+        return {}
+    data = read_bounded(file, _TEXT_LIMIT)
+    try:
+        found = json.loads(data)
+        if found["format"] != FORMAT or tuple(found["evidence"]) != EVIDENCE:
+            raise DataError(f"not of this version ({str(found['format'])[:60]!r}, not {FORMAT!r})")
+        return {decode: _calibration(values) for decode, values in found["decoders"].items() if decode in DECODERS}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{file}: broken: {one_line(error)}") from None
+
+
+def _calibration(values: Any) -> Calibration:
+    weights, constant = tuple(map(float, values["weights"])), float(values["constant"])
+    if len(weights) != len(EVIDENCE) or not all(abs(value) <= _WEIGHT_LIMIT for value in (*weights, constant)):
+        raise DataError(f"a calibration has {len(EVIDENCE)} weights and a constant, within ±{_WEIGHT_LIMIT:,}")
+    return Calibration(weights, constant)
+
+
+def calibrations_json(calibrations: Mapping[str, Calibration], notes: Mapping[str, Any] | None = None) -> bytes:
+    """The file of the calibrations, with notes on how they were found."""
+    decoders = {name: {"weights": each.weights, "constant": each.constant} for name, each in calibrations.items()}
+    whole = {"format": FORMAT, "evidence": EVIDENCE, "decoders": decoders, **(notes or {})}
+    return json.dumps(whole, indent=1).encode() + b"\n"
+
+
+# ---- writing ----
+
+
+def save_pretrained(folder: Path, grounder: Pretrained, notes: Mapping[str, Any] | None = None) -> None:
+    """Write a grounder's folder; in one that is there, its files are replaced and others are left.
+
+    All of it is written beside the folder first, so that a full disk leaves the old grounder as it was.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder}: cannot be written: it is no folder")
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(temporary, grounder.model, compact(grounder.model), grounder.card)
+        for name, data in _other_files(grounder, notes).items():
+            write_atomically(temporary / name, data)
+        _move(temporary, folder)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {reason(error)}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def compact(model: GroundingModel) -> dict[str, Tensor]:
+    """The weights in float16; those that do not fit, and the figures of features, as they are."""
+    figures = {name for name, _ in model.named_buffers()}
+    halves = {name: weight.half() for name, weight in model.state_dict().items() if name not in figures}
+    return model.state_dict() | {name: half for name, half in halves.items() if bool(torch.isfinite(half).all())}
+
+
+def _other_files(grounder: Pretrained, notes: Mapping[str, Any] | None) -> dict[str, bytes]:
+    found = {CALIBRATION: calibrations_json(grounder.calibrations, notes)}
+    for name, package, file in (
+        (REGIONS, "phrasechain.regions", grounder.regions_file),
+        (FINDER, "phrasechain.phrases", grounder.finder_file),
+    ):
+        if file is not None and _digest(file) != _digest(Path(str(files(package) / name))):
+            found[name] = file.read_bytes()
+    if grounder.model_card is not None:
+        found[MODEL_CARD] = grounder.model_card.encode()
+    return found
+
+
+def _digest(file: Path) -> str | None:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
+
+
+def _move(new: Path, folder: Path) -> None:
+    if not folder.exists():
+        new.rename(folder)
+        return
+    names = {file.name for file in new.iterdir()}
+    for name in names:
+        (new / name).replace(folder / name)
+    for name in {REGIONS, FINDER} - names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def push_to_hub(
+    grounder: Pretrained,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    commit_message: str = "Upload a grounder of phrasechain",
+    token: str | bool | None = None,
+    folder: Path,
+) -> str:
+    """Write the grounder to ``folder`` and upload it; the address of what was made."""
+    from huggingface_hub import HfApi
+
+    save_pretrained(folder, grounder)
+    write_atomically(folder / "README.md", hub_page(grounder, repo_id).encode())
+    api = HfApi(token=token, library_name="phrasechain")
+    try:
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        done = api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=commit_message, revision=revision)
+    except Exception as error:  # of the network, of the rights, of the name
+        raise DataError(f"{repo_id}: cannot be uploaded: {one_line(error)}") from None
+    return str(done.commit_url)
+
+
+def hub_page(grounder: Pretrained, repo_id: str) -> str:
+    """What the hub shows: how to use it, and the model card."""
+    use = f'from phrasechain import Grounder\n\ngrounder = Grounder.from_pretrained("{repo_id}")\n'
+    use += 'grounder.ground("photo.jpg", "a dog chases a ball").draw().save("out.png")'
+    head = "---\nlibrary_name: phrasechain\ntags:\n- phrase-grounding\n---\n"
+    return f"{head}\n```python\n{use}\n```\n\n{grounder.model_card or ''}".rstrip() + "\n"
+
+
+def _read_text(file: Path) -> str | None:
+    return read_bounded(file, _TEXT_LIMIT).decode("utf-8", "replace") if file.exists() else None

@@ -1,0 +1,1 @@
+"""The grounding model: phrases and regions in, scores of the chain out; its losses, decoders and checkpoints."""

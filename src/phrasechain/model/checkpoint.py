@@ -1,0 +1,313 @@
+"""Models in folders, and the folders of a run.
+
+A checkpoint is a folder with ``model.safetensors``, ``config.json`` (what the network is), ``text.json`` (the text
+encoder with its vocabulary) and, for going on with the training, ``training.safetensors`` and ``state.json``. All that
+is needed to build the model is in it, and nothing in it is code. A run's ``checkpoints.json`` names its best and its
+last one; it is written when they are complete, so that whoever is killed at any moment leaves a whole one behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from phrasechain import __version__
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import read_bounded, reason, sync_folder, write_atomically
+from phrasechain.model.config import Model, model_from_dict
+from phrasechain.model.model import GroundingModel
+from phrasechain.store.reader import FeatureStore
+from phrasechain.text.base import TextEncoder
+from phrasechain.text.cache import CachedEncoder
+from phrasechain.text.encoders import ENCODERS, build_encoder
+
+FORMAT = "phrasechain model 1"
+POINTERS = "checkpoints.json"
+WEIGHTS, CARD, TEXT, TRAINING, STATE = (
+    "model.safetensors",
+    "config.json",
+    "text.json",
+    "training.safetensors",
+    "state.json",
+)
+_JSON_LIMIT = 1 << 28  # bytes; a vocabulary may be large
+_STEP_FOLDER = re.compile(r"step-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What made the region features: a model is good for these alone."""
+
+    dimension: int
+    extractor: str
+    weights_sha256: str | None
+
+    @staticmethod
+    def of(store: FeatureStore) -> Source:
+        return Source(store.info.dimension, store.info.extractor, store.info.weights_sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What ``config.json`` of a checkpoint says: how to build the network, and where it comes from."""
+
+    model: Model
+    regions: Source
+    decode: str = "viterbi"
+    step: int = 0
+    score: float | None = None  # accuracy on dev
+    trained: Mapping[str, Any] | None = None  # all values of the run, to look at
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model that was read, ready to run, and what is known about it."""
+
+    folder: Path
+    model: GroundingModel
+    card: Card
+
+
+@dataclass(frozen=True, slots=True)
+class Pointers:
+    """The checkpoints of a run, by the names of their folders."""
+
+    last: str
+    best: str
+    is_finished: bool
+
+
+def save_checkpoint(
+    folder: Path,
+    model: GroundingModel,
+    weights: Mapping[str, Tensor],
+    card: Card,
+    training: Mapping[str, Tensor] | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint, all or nothing. ``weights`` are the model's, or those that stand in for them."""
+    encoder = model.text.encoder
+    files = {
+        WEIGHTS: save(_plain(weights), {"format": FORMAT}),
+        CARD: _json({"format": FORMAT, "phrasechain": __version__, **asdict(card)}),
+        TEXT: _json({"encoder": _encoder_name(encoder), "settings": encoder.settings}),
+    }
+    if training is not None:
+        files |= {TRAINING: save(_plain(training)), STATE: _json(dict(state or {}))}
+    _write_folder(folder, files)
+
+
+def load_checkpoint(path: Path | str) -> Checkpoint:
+    """The model in a checkpoint's folder, or the best one of a run, for inference."""
+    folder = find_checkpoint(Path(path))
+    card, text = read_card(folder), _read_json(folder / TEXT)
+    try:
+        tensors = read_tensors(folder / WEIGHTS, FORMAT)
+        with torch.device("meta"), _WithoutDraws():
+            _require_fit(_build(card, text, folder), tensors, folder / WEIGHTS)  # before memory is taken for it
+        with _WithoutDraws():
+            model = _build(card, text, folder)
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DataError(f"{folder / WEIGHTS}: does not fit its {CARD}: {one_line(error)}") from None
+    return Checkpoint(folder, model.eval(), card)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The folder of a checkpoint: the given one, or the best one of a run."""
+    if (path / WEIGHTS).exists():
+        return path
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder; give a run or a checkpoint")
+    pointers = read_pointers(path)
+    if pointers is None:
+        raise DataError(f"{path}: neither a checkpoint nor a run that has one: no {WEIGHTS}, no {POINTERS} in it")
+    return path / pointers.best
+
+
+def read_card(folder: Path) -> Card:
+    """What a checkpoint says about itself."""
+    file = folder / CARD
+    found = _read_json(file)
+    if found.get("format") != FORMAT:
+        raise DataError(f"{file}: not of this version ({found.get('format', 'no format at all')!r}, not {FORMAT!r})")
+    try:
+        return Card(
+            model=model_from_dict(found["model"], str(file)),
+            regions=Source(**found["regions"]),
+            decode=str(found["decode"]),
+            step=int(found["step"]),
+            score=None if found["score"] is None else float(found["score"]),
+            trained=found["trained"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{file}: broken: {one_line(error)}") from None
+
+
+def require_same_regions(card: Card, store: FeatureStore, where: Path) -> None:
+    """Refuse features that another network made, or of another dimension."""
+    mine, theirs = card.regions, Source.of(store)
+    if mine == theirs:
+        return
+    if mine.dimension != theirs.dimension:
+        what = f"{theirs.dimension} features a region, the model {mine.dimension}"
+    elif mine.weights_sha256 != theirs.weights_sha256:
+        what = f"weights {_short(theirs.weights_sha256)}, the model was trained with {_short(mine.weights_sha256)}"
+    else:
+        what = f"features of {theirs.extractor!r}, the model was trained with those of {mine.extractor!r}"
+    raise DataError(f"{store.path}: has {what} ({where}); extract the features with the same network")
+
+
+def read_pointers(run: Path) -> Pointers | None:
+    """The checkpoints of a run; ``None`` before the first one."""
+    file = run / POINTERS
+    if not file.exists():
+        return None
+    found = _read_json(file)
+    last, best, finished = (found.get(key) for key in ("last", "best", "finished"))
+    names = [name for name in (last, best) if isinstance(name, str) and _STEP_FOLDER.fullmatch(name)]
+    if len(names) != 2 or not isinstance(finished, bool):
+        raise DataError(f"{file}: broken; remove it to begin anew")
+    return Pointers(names[0], names[1], finished)
+
+
+def point_to(run: Path, pointers: Pointers) -> None:
+    """Make these the run's checkpoints, at once, and remove the others."""
+    found = {"last": pointers.last, "best": pointers.best, "finished": pointers.is_finished}
+    write_atomically(run / POINTERS, _json(found))
+    remove_leftovers(run, pointers)
+
+
+def remove_leftovers(run: Path, pointers: Pointers | None) -> None:
+    """Remove checkpoints that are neither the best nor the last, and what a kill left half written."""
+    kept = set() if pointers is None else {pointers.last, pointers.best}
+    for folder in run.iterdir():
+        if folder.is_dir() and (folder.name.startswith(".step-") or _STEP_FOLDER.fullmatch(folder.name)):
+            if folder.name not in kept:
+                shutil.rmtree(folder)
+            elif folder.name == getattr(pointers, "best", None) != getattr(pointers, "last", None):
+                for name in (TRAINING, STATE):
+                    (folder / name).unlink(missing_ok=True)
+
+
+def step_folder(step: int) -> str:
+    """
+    >>> step_folder(1200)
+    'step-00001200'
+    """
+    return f"step-{step:08d}"
+
+
+def read_training(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the numbers that a run goes on from."""
+    return read_tensors(folder / TRAINING), _read_json(folder / STATE)
+
+
+def read_tensors(path: Path, format: str | None = None) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, which must be finite."""
+    try:
+        with safe_open(path, "pt") as file:
+            if format is not None and (found := (file.metadata() or {}).get("format")) != format:
+                raise DataError(f"{path}: not of this version ({found!r}, not {format!r})")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    except SafetensorError as error:
+        raise DataError(f"{path}: broken: {one_line(error)}") from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise DataError(f"{path}: broken: {name} is not finite")
+    return tensors
+
+
+def _encoder_name(encoder: TextEncoder) -> str:
+    kind = type(encoder.encoder) if isinstance(encoder, CachedEncoder) else type(encoder)
+    return next(name for name, known in ENCODERS.items() if known is kind)
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves out the drawing of first weights, which will be replaced: on ``meta`` it would load torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        values = kwargs or {}
+        is_draw = getattr(func, "__module__", "") == "torch.nn.init" or func in (Tensor.normal_, Tensor.uniform_)
+        return (args[0] if args else values["tensor"]) if is_draw else func(*args, **values)
+
+
+def _build(card: Card, text: Mapping[str, Any], folder: Path) -> GroundingModel:
+    file = folder / TEXT
+    try:
+        encoder = build_encoder(str(text.get("encoder")), text.get("settings") or {})
+        file = folder / CARD
+        return GroundingModel(encoder, card.regions.dimension, **asdict(card.model))
+    except (DataError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{file}: {one_line(error)}") from None
+
+
+def _require_fit(model: GroundingModel, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights with other names or shapes than the model's, one of which is named."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted == found:
+        return
+    name = min(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    raise DataError(
+        f"{path}: does not fit its {CARD}: {name} has shape {found.get(name, 'none')}, not {wanted.get(name, 'none')}"
+    )
+
+
+def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files under another name and rename it when all of it is on the disk."""
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.mkdir()
+        for name, data in files.items():
+            with (temporary / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, indent=1).encode() + b"\n"
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_bounded(file, _JSON_LIMIT))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{file}: broken: {one_line(error)}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{file}: broken: not an object")
+    return found
+
+
+def _short(digest: str | None) -> str:
+    return "unknown" if digest is None else f"{digest[:12]}…"

@@ -1,0 +1,163 @@
+"""From scores to boxes: which region each phrase is given, how sure that is, and what else it could be.
+
+Axes: B captions, T phrases in a chain, P phrases, K regions, n answers per caption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phrasechain.chain import ChainCRF
+from phrasechain.core.boxes import clip_xyxy, decode_offsets_xyxy, iou_xyxy
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.model.batch import Batch
+from phrasechain.model.scores import Scores
+
+_CHUNK = 1 << 22  # pairs of regions that consensus compares at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What each phrase is given."""
+
+    region: Tensor  # (P,) int64
+    boxes: Tensor  # (P, 4): its box, refined by its offsets and cut at the image's borders
+    probabilities: Tensor  # (P, K): p of each region, 0 at those that an image does not have
+    refined: Tensor  # (P, K, 4): every region's box, refined and cut
+
+
+def decode(scores: Scores, batch: Batch, how: str = "viterbi") -> Decoded:
+    """Ground every phrase.
+
+    - ``viterbi``: the best sequence of regions for the caption.
+    - ``smoothing``: the likeliest region of each phrase, by the chain's marginals.
+    - ``independent``: the region of highest emission; probabilities are the softmax of the emissions.
+    - ``consensus``: the box of highest expected agreement, see ``consensus_boxes``.
+
+    Models without a chain have the same answer for the first three.
+    """
+    if how not in DECODERS:
+        raise DataError(unknown_name("decoder", how, DECODERS))
+    with torch.no_grad():
+        return DECODERS[how](scores, batch)
+
+
+def _viterbi(scores: Scores, batch: Batch) -> Decoded:
+    region = batch.to_phrases(chain(scores, batch).viterbi()[0])
+    return _of_regions(region, marginals(scores, batch), refine(scores, batch))
+
+
+def _smoothing(scores: Scores, batch: Batch) -> Decoded:
+    probabilities = marginals(scores, batch)
+    return _of_regions(probabilities.argmax(-1), probabilities, refine(scores, batch))
+
+
+def _independent(scores: Scores, batch: Batch) -> Decoded:
+    return _smoothing(Scores(scores.emissions, scores.offsets, None), batch)
+
+
+def _consensus(scores: Scores, batch: Batch) -> Decoded:
+    probabilities, refined = marginals(scores, batch), refine(scores, batch)
+    region, boxes = consensus_boxes(probabilities, refined)
+    return Decoded(region, boxes, probabilities, refined)
+
+
+DECODERS: dict[str, Callable[[Scores, Batch], Decoded]] = {
+    "viterbi": _viterbi,
+    "smoothing": _smoothing,
+    "independent": _independent,
+    "consensus": _consensus,
+}
+
+
+def _of_regions(region: Tensor, probabilities: Tensor, refined: Tensor) -> Decoded:
+    boxes = refined.gather(1, region[:, None, None].expand(-1, 1, 4))[:, 0]
+    return Decoded(region, boxes, probabilities, refined)
+
+
+def chain(scores: Scores, batch: Batch) -> ChainCRF:
+    """The distribution over the regions of each caption's phrases; without transitions they are independent."""
+    emissions, K = batch.to_chains(scores.emissions), scores.emissions.shape[1]
+    transitions = emissions.new_zeros(K, K) if scores.transitions is None else scores.transitions
+    return ChainCRF(emissions, transitions, batch.lengths, batch.label_mask, validate=False)
+
+
+def marginals(scores: Scores, batch: Batch) -> Tensor:
+    """p of each region for each phrase, given the caption: (P, K)."""
+    if scores.transitions is not None:
+        return batch.to_phrases(chain(scores, batch).marginals)
+    mask = batch.region_mask[batch.phrase_image]
+    return scores.emissions.masked_fill(~mask, -torch.inf).softmax(-1)
+
+
+def refine(scores: Scores, batch: Batch) -> Tensor:
+    """Every region's box as the offsets of each phrase change it, within the image: (P, K, 4)."""
+    image = batch.phrase_image
+    boxes = batch.boxes[image]  # (P, K, 4)
+    if scores.offsets is not None:
+        boxes = decode_offsets_xyxy(scores.offsets, boxes)
+    return clip_xyxy(boxes, batch.sizes[image, None])
+
+
+def consensus_boxes(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """The region of highest expected agreement and the median of the boxes that agree with it: (P,) and (P, 4).
+
+    Two boxes agree by a = sigmoid(12 (IoU − 0.5)), near what the metric rewards but smooth. The region is
+    argmax_k Σ_k' p(k') a(k, k'); each side of its box is the median of that side of all boxes k', weighed by
+    p(k') a(k, k'). A mean would be as often right, but draws every box towards the middle. From (P, K) and (P, K, 4).
+    """
+    size = max(1, _CHUNK // boxes.shape[1] ** 2)
+    chunks = zip(torch.split(probabilities, size), torch.split(boxes, size), strict=True)
+    regions, medians = zip(*(_consensus_of_few(*chunk) for chunk in chunks), strict=True)
+    return torch.cat(regions), torch.cat(medians)
+
+
+def _consensus_of_few(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    agreement = torch.sigmoid(12 * (iou_xyxy(boxes[:, :, None], boxes[:, None]) - 0.5))  # (P, K, K)
+    expected = (agreement @ probabilities[..., None])[..., 0]  # (P, K)
+    region = expected.masked_fill(probabilities == 0, -1.0).argmax(-1)
+    rows = torch.arange(len(region), device=region.device)
+    weight = probabilities * agreement[rows, region]  # (P, K)
+    return region, _median(weight, boxes)
+
+
+def _median(weight: Tensor, boxes: Tensor) -> Tensor:
+    """Of each side, the first value with half of the weight up to it: (P, K) and (P, K, 4) to (P, 4)."""
+    sides, order = boxes.sort(1)
+    weight = weight[..., None].expand_as(boxes).gather(1, order).cumsum(1)  # (P, K, 4)
+    place = (weight < weight[:, -1:] / 2).sum(1, keepdim=True)
+    return sides.gather(1, place)[:, 0]
+
+
+def ranked(decoded: Decoded, batch: Batch, count: int) -> list[tuple[Tensor, Tensor]]:
+    """The ``count`` likeliest regions of each phrase, best first: refined boxes (R, 4) and probabilities (R,).
+
+    R is smaller where an image has fewer regions.
+    """
+    mask = batch.region_mask[batch.phrase_image]  # (P, K)
+    keys = decoded.probabilities.masked_fill(~mask, -1.0)
+    top, region = keys.topk(min(count, keys.shape[1]), -1)  # (P, R)
+    boxes = decoded.refined.gather(1, region[..., None].expand(-1, -1, 4))
+    counts = mask.sum(-1).tolist()
+    return [(box[:n], p[:n].clamp(max=1.0)) for box, p, n in zip(boxes, top, counts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """The n best groundings of each caption, best first."""
+
+    regions: Tensor  # (B, n, T) int64, 0 past a chain's end
+    scores: Tensor  # (B, n), −inf where a caption has fewer than n
+    probabilities: Tensor  # (B, n), p of the whole sequence
+
+
+def kbest(scores: Scores, batch: Batch, count: int) -> Alternatives:
+    """The ``count`` best sequences of regions of each caption, exactly."""
+    with torch.no_grad():
+        crf = chain(scores, batch)
+        regions, score = crf.kbest(count)
+        return Alternatives(regions, score, (score - crf.log_partition[:, None]).exp())

@@ -1,0 +1,179 @@
+"""The checkpoints that the paper's authors released, as a ``GroundingModel`` that computes what their code computes.
+
+Their file is a torch archive whose ``model_state_dict`` holds the weights. All sizes are read from the tensors, and so
+is which of the paper's models it is: with or without a chain, which context, with or without box regression.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import torch
+from torch import Tensor
+
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import reason
+from phrasechain.model.checkpoint import Card, Source, save_checkpoint
+from phrasechain.model.config import Model
+from phrasechain.model.model import GroundingModel
+from phrasechain.model.phrase_encoder import CONTEXTS
+from phrasechain.model.scores import SPATIAL
+from phrasechain.store.reader import FeatureStore
+from phrasechain.text.elmo import ElmoEncoder
+from phrasechain.text.elmo_files import from_allennlp, read_options
+
+_LARGEST = 1 << 32  # bytes; theirs hold an ELMo of 94 million weights
+_ELMO = "encoder.input_embedder.elmo.elmo."
+#: What the tensors of the official ELMo do not tell.
+_OFFICIAL = {"activation": "relu", "longest_word": 50, "cell_clip": 3.0, "state_clip": 3.0, "skip": True}
+
+State = Mapping[str, Tensor]
+
+
+def read_authors(path: Path | str, options: Path | str | None = None) -> GroundingModel:
+    """The model of a released checkpoint, for inference; ``options`` is the ``options.json`` of an unofficial ELMo."""
+    return _load(Path(path), options)[0]
+
+
+def import_authors(
+    path: Path | str, folder: Path | str, features: Path | str, options: Path | str | None = None
+) -> None:
+    """Write a released checkpoint as one of ours, for the region features of a store: ``evaluate`` takes the folder."""
+    model, values = _load(Path(path), options)
+    source = Source.of(FeatureStore.open(Path(features)))
+    needed = model.region_input.features
+    if source.dimension != needed:
+        raise DataError(f"{features}: has {source.dimension} features a region, {path} was trained with {needed}")
+    if Path(folder).exists():
+        raise DataError(f"{folder}: is there already; choose another folder")
+    save_checkpoint(Path(folder), model, model.state_dict(), Card(values, source))
+
+
+def _load(path: Path, options: Path | str | None) -> tuple[GroundingModel, Model]:
+    state = _read(path)
+    try:
+        values = model_values(state)
+        encoder = _encoder(state, None if options is None else read_options(Path(options)))
+        model = GroundingModel(encoder, state["fusion.v.weight"].shape[1] - SPATIAL, **asdict(values))
+        model.load_state_dict(model_state(state) | {f"text.encoder.{n}": t for n, t in encoder.state_dict().items()})
+    except KeyError as error:
+        raise DataError(f"{path}: not a checkpoint of the authors' code: it has no {error}") from None
+    except (RuntimeError, IndexError) as error:
+        raise DataError(f"{path}: its weights do not fit together: {one_line(error)}") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return model.eval(), values
+
+
+def _read(path: Path) -> State:
+    """``model_state_dict`` of a file, nothing of which can run."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise DataError(f"{path}: more than {_LARGEST:,} bytes, so it is no checkpoint of the authors' code")
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+    except (pickle.UnpicklingError, BadZipFile, RuntimeError, ValueError, EOFError, LookupError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: not a torch archive of plain tensors: {one_line(error)}") from None
+    state = found.get("model_state_dict") if isinstance(found, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
+        raise DataError(f"{path}: not a checkpoint of the authors' code: it has no model_state_dict of tensors")
+    if broken := [name for name, tensor in state.items() if not bool(tensor.isfinite().all())]:
+        raise DataError(f"{path}: broken: {broken[0]} is not finite")
+    return state
+
+
+def model_values(state: State) -> Model:
+    """What makes a ``GroundingModel``, by the shapes of the weights and by what the authors' code does."""
+    hidden, chain = state["encoder.lstm.weight_hh_l0"].shape[1], "tran.weight" in state
+    told = state["tranc.weight"].shape[1] if "tranc.weight" in state else 0
+    contexts = {len(parts) * 2 * hidden: name for name, parts in CONTEXTS.items()}
+    if told not in contexts:
+        raise DataError(f"its transitions see {told} numbers of the caption, which is no context of the paper")
+    return Model(
+        lstm=hidden,
+        rank=state["fusion.u.weight"].shape[0],
+        joint=state["fusion.p.weight"].shape[0],
+        activation="relu",
+        chain=chain,
+        context=contexts[told],
+        transition_hidden=state["tran.weight"].shape[1] if chain else 1,
+        box_regression="reg_head.linear.weight" in state,
+        packed=False,
+        init="default",
+    )
+
+
+def model_state(state: State) -> dict[str, Tensor]:
+    """The weights under our names, those of the text encoder left out; what is unknown among theirs is refused."""
+    taken = _Taken(state)
+    found = {f"text.lstm.{name}": taken(f"encoder.lstm.{name}") for name in _LSTM}
+    found |= {f"pairs.{name}": taken(f"fusion.{name}") for name in ("u.weight", "v.weight", "p.weight", "p.bias")}
+    heads = [head for head in ("aff_head.linear", "reg_head.linear") if f"{head}.weight" in state]
+    found["pairs.heads.weight"] = torch.cat([taken(f"{head}.weight") for head in heads])
+    found["pairs.heads.bias"] = torch.cat([taken.bias(head) for head in heads])
+    if "tran.weight" in state:
+        ends = {"a": "tran0", "b": "tran1"} | ({"c": "tranc"} if "tranc.weight" in state else {})
+        found |= {f"transition.{own}.weight": taken(f"{theirs}.weight") for own, theirs in ends.items()}
+        found["transition.a.bias"] = torch.stack([taken.bias(theirs) for theirs in ends.values()]).sum(0)
+        found |= {"transition.out.weight": taken("tran.weight"), "transition.out.bias": taken.bias("tran")}
+    if unknown := [name for name in state if name not in taken.names and not name.startswith(_ELMO)]:
+        raise DataError(f"not a checkpoint of the authors' code: it has {unknown[0]}")
+    return found
+
+
+_LSTM = [f"{name}_l0{end}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") for end in ("", "_reverse")]
+
+
+class _Taken:
+    """Tensors of a state, and the names of those that were asked for."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.names: set[str] = set()
+
+    def __call__(self, name: str) -> Tensor:
+        self.names.add(name)
+        return self.state[name].float()
+
+    def bias(self, layer: str) -> Tensor:
+        """The layer's bias; zeros where it has none."""
+        if f"{layer}.bias" in self.state:
+            return self(f"{layer}.bias")
+        return self.state[f"{layer}.weight"].new_zeros(len(self.state[f"{layer}.weight"]))
+
+
+def _encoder(state: State, options: Mapping[str, Any] | None) -> ElmoEncoder:
+    """Their ELMo: words in lower case, the untrained mix of its layers is their mean, and its state goes on."""
+    elmo = {name.removeprefix(_ELMO): tensor for name, tensor in state.items() if name.startswith(_ELMO)}
+    for name, tensor in elmo.items():
+        if name.startswith("scalar_mix") and not torch.equal(tensor, torch.full_like(tensor, name.endswith("gamma"))):
+            raise DataError(f"{_ELMO}{name}: this mix of ELMo's layers was trained; only the plain mean is known")
+    weights = from_allennlp(elmo)
+    encoder = ElmoEncoder(**(options or _sizes(weights) | _OFFICIAL), layers="mean", stateful=True, lowercase=True)
+    encoder.load_state_dict(weights)
+    return encoder
+
+
+def _sizes(weights: State) -> dict[str, Any]:
+    """The sizes of an ELMo by its tensors."""
+    filters = [weights[f"characters.convolutions.{place}.weight"].shape for place in _count(weights, "convolutions")]
+    return {
+        "characters": weights["characters.embedding.weight"].shape[1],
+        "filters": [[width, count] for count, _, width in filters],
+        "highways": len(_count(weights, "highways")),
+        "state": weights["characters.projection.weight"].shape[0],
+        "cell": weights["lstms.0.projection"].shape[2],
+        "depth": sum(name.endswith(".projection") for name in weights),
+    }
+
+
+def _count(weights: State, layers: str) -> range:
+    return range(sum(name.startswith(f"characters.{layers}.") and name.endswith(".weight") for name in weights))

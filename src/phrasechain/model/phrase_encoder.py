@@ -1,0 +1,132 @@
+"""From token vectors to the vectors of phrases and of what stands between them (paper, section 4.2).
+
+    (→h, ←h) = BiLSTM(Embed(c_1 … c_L))        p^t = [→h at the last token of phrase t ; ←h at its first]
+
+The transition from phrase t-1 to t is told some of
+
+    M  [→h before phrase t starts ; ←h after phrase t-1 ends]: at the two ends of the words between them
+    L  p^{t-1}
+    R  p^t
+    G  [→h at the caption's last token ; ←h at its first]
+
+Where two phrases touch, M is [→h at the last token of t-1 ; ←h at the first token of t]: the formula is the same, and
+each state still has read up to the seam. Phrases that overlap keep to it as well. Before a caption's first token and
+after its last there is nothing read, and the state is the LSTM's initial one, zeros.
+
+Axes: B captions, L tokens, H states of one direction, P phrases, T phrases of the longest chain.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.model.batch import Batch
+from phrasechain.model.lstm import read_both_ways
+from phrasechain.text.base import Captions, TextEncoder
+
+#: The parts of a context, each of 2 H values, in their order.
+CONTEXTS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "M": ("M",),
+    "M+LR": ("M", "L", "R"),
+    "M+LR+G": ("M", "L", "R", "G"),
+}
+
+
+class TokenStates(NamedTuple):
+    """The states of both directions at each token, and the tokens. Row L of the states stands for both ends: after the
+    last token and, as -1, before the first."""
+
+    forward: Tensor  # (B, L + 1, H)
+    backward: Tensor  # (B, L + 1, H)
+    last: Tensor  # (B,) int64: the place of each caption's last token
+    tokens: Tensor  # (B, L, D): the vectors that were read
+
+
+class PhraseEncoder(nn.Module):
+    """Captions → token vectors → dropout → BiLSTM → dropout → the vectors of phrases and of their contexts.
+
+    Args:
+        encoder: gives the token vectors.
+        hidden: H; the vector of a phrase has ``dimension`` 2 H, a context ``context_dimension``.
+        context: what transitions are told, one of ``CONTEXTS``.
+        dropout: of the token vectors and of the states.
+        packed: read each caption to its own end, so that nothing depends on the rest of the batch. The authors' code
+            reads on over the padding: its backward states start there, G takes the forward state at the padding's end,
+            and what comes before the first token is, by a negative index, that state too.
+    """
+
+    def __init__(
+        self, encoder: TextEncoder, hidden: int, *, context: str = "M", dropout: float = 0.0, packed: bool = True
+    ) -> None:
+        super().__init__()
+        if context not in CONTEXTS:
+            raise DataError(unknown_name("context", context, CONTEXTS))
+        self.encoder, self.context, self.packed = encoder, context, packed
+        self.dimension = 2 * hidden
+        self.context_dimension = len(CONTEXTS[context]) * self.dimension
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = self.make_lstm()
+
+    def make_lstm(self) -> nn.LSTM:
+        """A new LSTM that can read these token vectors."""
+        return nn.LSTM(self.encoder.dimension, self.dimension // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The vectors of phrases (P, 2 H), and of contexts (B, T-1, c) or None where there is none."""
+        return self.phrases(self.read(batch.tokens), batch)
+
+    def phrases(self, states: TokenStates, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The same, from the states at the tokens of the batch's captions."""
+        phrases = phrase_vectors(states, batch.token_spans, batch.phrase_caption)
+        return phrases, context_vectors(states, self.context, batch) if CONTEXTS[self.context] else None
+
+    def read(self, captions: Captions) -> TokenStates:
+        """The states at the tokens of captions, none of which is empty."""
+        return self.states(self.encoder(captions), captions, self.lstm)
+
+    def states(self, vectors: Tensor, captions: Captions, lstm: nn.LSTM) -> TokenStates:
+        """The same by another LSTM, from the token vectors (B, L, D) of the captions."""
+        tokens, counts = self.dropout(vectors), [len(caption) for caption in captions]
+        L = tokens.shape[1]
+        states = read_both_ways(lstm, tokens, counts if self.packed else [L] * len(counts))
+        if not self.packed:
+            counts, states = [L] * len(counts), torch.cat([states[:, :-1], states[:, -2:-1]], 1)
+        forward, backward = self.dropout(states).chunk(2, -1)
+        return TokenStates(forward, backward, torch.tensor(counts, device=tokens.device) - 1, tokens)
+
+
+def phrase_vectors(states: TokenStates, token_spans: Tensor, phrase_caption: Tensor) -> Tensor:
+    """p = [→h at the phrase's last token ; ←h at its first]: spans (P, 2) and captions (P,) to (P, 2 H)."""
+    first, end = token_spans.unbind(1)
+    return torch.cat([states.forward[phrase_caption, end - 1], states.backward[phrase_caption, first]], -1)
+
+
+def context_vectors(states: TokenStates, context: str, batch: Batch) -> Tensor:
+    """The parts of a context for each transition: (B, T-1, parts · 2 H), zeros past each chain's end."""
+    right = batch.phrase_step.nonzero()[:, 0]  # (Q,) phrases with another before them, which stands right before
+    left, caption, spans = right - 1, batch.phrase_caption[right], batch.token_spans
+    makers = {
+        "M": lambda: _between(states, caption, spans[left, 1], spans[right, 0]),
+        "L": lambda: phrase_vectors(states, spans[left], caption),
+        "R": lambda: phrase_vectors(states, spans[right], caption),
+        "G": lambda: _whole_caption(states)[caption],
+    }
+    values = torch.cat([makers[part]() for part in CONTEXTS[context]], -1)  # (Q, parts · 2 H)
+    chains = values.new_zeros(len(states.last), batch.steps - 1, values.shape[-1])
+    return chains.index_put((caption, batch.phrase_step[right] - 1), values)
+
+
+def _between(states: TokenStates, caption: Tensor, end: Tensor, start: Tensor) -> Tensor:
+    """M of phrases that end and start there: (Q,) each to (Q, 2 H)."""
+    return torch.cat([states.forward[caption, start - 1], states.backward[caption, end]], -1)
+
+
+def _whole_caption(states: TokenStates) -> Tensor:
+    """G of each caption: (B, 2 H)."""
+    caption = torch.arange(len(states.last), device=states.last.device)
+    return torch.cat([states.forward[caption, states.last], states.backward[:, 0]], -1)

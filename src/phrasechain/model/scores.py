@@ -1,0 +1,241 @@
+"""What a phrase and a region have to say to each other: the emission and the four offsets of every pair.
+
+Low-rank bilinear pooling fuses a phrase vector p with a region vector r,
+
+    f = act(Pᵀ(Uᵀp ∘ Vᵀr) + b),        emission = w·f + w₀,        offsets = W f + b',
+
+where r is the region's stored features with five numbers of its place in the image and, if so wanted, one of how sure
+its detector is. Vᵀr is computed once per image, and nothing is computed for the padding of images with fewer regions.
+
+Axes: I images, K regions, D features, P phrases, N regions of all images, M pairs of all phrases, R rank, J joint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
+
+from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.model.bag_of_words import WordBag
+from phrasechain.model.batch import Batch
+
+SPATIAL = 5  # numbers of a region's place
+_SURE = 1e-4  # a detector is never surer than by this
+NORMALISATIONS = ("none", "l2", "standardise")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model says about a batch; what stands at regions that an image does not have means nothing."""
+
+    emissions: Tensor  # (P, K)
+    offsets: Tensor | None  # (P, K, 4), None without box regression
+    transitions: Tensor | None  # (B, T-1, K, K), or (B, 1, K, K) without context, or None for independent models
+
+
+class RegionInput(nn.Module):
+    """The vector of a region: its stored features, scaled as ``normalise`` says, and its place in the image.
+
+    With ``objectness`` half the logit of the detector's score comes between the two.
+
+    - ``none``: as stored.
+    - ``l2``: divided by their Euclidean norm.
+    - ``standardise``: each feature less its mean over its standard deviation, which :meth:`fit` finds; they are buffers
+      and go with the weights.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, features: int, normalise: str = "none", objectness: bool = False) -> None:
+        super().__init__()
+        if normalise not in NORMALISATIONS:
+            raise DataError(unknown_name("normalisation of region features", normalise, NORMALISATIONS))
+        self.normalise = normalise
+        self.features, self.objectness = features, objectness
+        self.dimension = features + objectness + SPATIAL
+        if normalise == "standardise":
+            self.register_buffer("mean", torch.zeros(features))
+            self.register_buffer("deviation", torch.ones(features))
+
+    def fit(self, features: Iterable[Tensor]) -> None:
+        """Find mean and deviation over tensors (..., D); does nothing for the other normalisations."""
+        if self.normalise != "standardise":
+            return
+        count, total = 0, torch.zeros_like(self.mean, dtype=torch.float64)
+        squares = torch.zeros_like(total)
+        for part in features:
+            rows = part.reshape(-1, part.shape[-1]).to(total)
+            count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum(0)
+        if not count:
+            raise DataError("there are no region features to standardise with; give some images")
+        mean = total / count
+        self.mean.copy_(mean)
+        self.deviation.copy_((squares / count - mean.square()).clamp(min=1e-12).sqrt())
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The rows of all regions that there are, image by image: (N, D + 5) float32, or (N, D + 6)."""
+        rows = batch.spatial.new_empty(*batch.region_mask.shape, self.dimension)  # (I, K, D + 5)
+        rows[..., : self.features] = self.scale(batch.features)
+        if self.objectness:
+            rows[..., self.features] = batch.objectness.logit(_SURE) / 2
+        rows[..., -SPATIAL:] = batch.spatial
+        return rows.flatten(0, 1) if bool(batch.region_mask.all()) else rows[batch.region_mask]
+
+    def scale(self, features: Tensor) -> Tensor:
+        """The features (..., D) as ``normalise`` has them."""
+        if self.normalise == "l2":
+            return normalize(features.float(), dim=-1)
+        if self.normalise == "standardise":
+            return (features - self.mean) / self.deviation
+        return features
+
+
+class PairScores(nn.Module):
+    """Emission and offsets of every pair of a phrase and a region of its image, by low-rank bilinear pooling."""
+
+    def __init__(
+        self,
+        text_dimension: int,
+        region_dimension: int,
+        *,
+        rank: int,
+        joint: int,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        box_regression: bool = True,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise DataError(unknown_name("activation", activation, ACTIVATIONS))
+        self.u = nn.Linear(text_dimension, rank, bias=False)
+        self.v = nn.Linear(region_dimension, rank, bias=False)
+        self.p = nn.Linear(rank, joint)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = dropout
+        self.heads = nn.Linear(joint, 5 if box_regression else 1)  # the emission, then the four offsets
+
+    def forward(self, phrases: Tensor, regions: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Phrases (P, d) and regions (N, D) give emissions (P, K) and offsets (P, K, 4) or ``None``."""
+        fused = self.p(pair_product(self.u(phrases), self.v(regions), batch))  # (M, J)
+        kept, weight = None, self.heads.weight
+        if self.training and self.dropout:
+            kept = random_mask(fused.shape, 1 - self.dropout, fused.device)
+            weight = weight / (1 - self.dropout)  # what is left is scaled up here, where it costs nothing
+        scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, 5)
+        scores = spread(widen(scores), batch.region_mask[batch.phrase_image])  # (P, K, 5)
+        return scores[..., 0], scores[..., 1:] if scores.shape[-1] > 1 else None
+
+
+class BagScores(nn.Module):
+    """Emissions of every pair by the phrase's words alone: (A e + a)·r, with e the phrase as a bag of words.
+
+    It knows less than :class:`PairScores` and learns less by heart, so that the two together are right more often.
+    """
+
+    def __init__(self, word_dimension: int, region_dimension: int) -> None:
+        super().__init__()
+        self.words = WordBag(word_dimension)
+        self.ask = nn.Linear(word_dimension, region_dimension)
+
+    def forward(self, tokens: Tensor, regions: Tensor, batch: Batch) -> Tensor:
+        """Token vectors (B, L, e) and regions (N, D) give emissions (P, K)."""
+        asked = self.ask(self.words(tokens, batch.token_spans, batch.phrase_caption))  # (P, D)
+        image = torch.arange(len(batch.region_mask), device=regions.device).repeat_interleave(batch.region_mask.sum(1))
+        is_own = image == batch.phrase_image[:, None]  # (P, N)
+        scores = widen(asked @ regions.T)[is_own]  # (M,)
+        return spread(scores, batch.region_mask[batch.phrase_image])
+
+
+class _Relu(torch.autograd.Function):
+    """relu and dropout in place: where the result is above 0 the gradient passes, and nothing else need be kept."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, kept: Tensor | None) -> Tensor:
+        values.relu_()
+        if kept is not None:
+            values.mul_(kept)
+        ctx.mark_dirty(values)
+        ctx.save_for_backward(values)
+        return values
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (values,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(grad, values, 0), None
+
+
+def _relu(values: Tensor, kept: Tensor | None) -> Tensor:
+    result: Tensor = _Relu.apply(values, kept)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _none(values: Tensor, kept: Tensor | None) -> Tensor:
+    return values if kept is None else values * kept
+
+
+#: What is done to the fused vectors, with a mask of what dropout keeps.
+ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"none": _none, "relu": _relu}
+
+
+def widen(values: Tensor) -> Tensor:
+    """Scores in float32 at least: under autocast they come in bfloat16, too coarse to be summed along a chain."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def random_mask(shape: torch.Size, rate: float, device: torch.device) -> Tensor:
+    """True with probability ``rate``, to 16 bits: on a CPU many times faster than ``bernoulli_``."""
+    bits = torch.empty(-(-shape.numel() // 4), dtype=torch.int64, device=device).random_(-(2**63), None)
+    values = bits.view(torch.int16)[: shape.numel()].view(shape)
+    return values <= round(rate * 2**16) - 2**15 - 1
+
+
+def pair_product(phrases: Tensor, regions: Tensor, batch: Batch) -> Tensor:
+    """u ∘ v of every phrase's u (P, R) with the v (N, R) of each region of its image: (M, R), phrase by phrase."""
+    counts = batch.region_mask.sum(1)  # (I,)
+    starts = counts.cumsum(0) - counts
+    image = batch.phrase_image
+    ranges = list(zip(starts[image].tolist(), counts[image].tolist(), strict=True))
+    product: Tensor = _PairProduct.apply(phrases, regions, ranges)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _PairProduct(torch.autograd.Function):
+    """One phrase at a time, so that the regions of an image stay in the processor's cache and are never copied."""
+
+    @staticmethod
+    def forward(ctx: Any, phrases: Tensor, regions: Tensor, ranges: list[tuple[int, int]]) -> Tensor:
+        ctx.save_for_backward(phrases, regions)
+        ctx.ranges = ranges
+        product = regions.new_empty(sum(count for _, count in ranges), regions.shape[1])
+        end = 0
+        for phrase, (start, count) in zip(phrases, ranges, strict=True):
+            torch.mul(regions[start : start + count], phrase, out=product[end : end + count])
+            end += count
+        return product
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        phrases, regions = ctx.saved_tensors
+        grad_phrases, grad_regions = torch.empty_like(phrases), torch.zeros_like(regions)
+        end = 0
+        for index, (start, count) in enumerate(ctx.ranges):
+            part, rows = grad[end : end + count], slice(start, start + count)
+            torch.sum(part * regions[rows], 0, out=grad_phrases[index])
+            grad_regions[rows].addcmul_(part, phrases[index])
+            end += count
+        return grad_phrases, grad_regions, None
+
+
+def spread(rows: Tensor, mask: Tensor) -> Tensor:
+    """Put rows (M, ...) where ``mask`` (A, B) is true, one after the other, zeros elsewhere: (A, B, ...)."""
+    if len(rows) == mask.numel():
+        return rows.view(*mask.shape, *rows.shape[1:])
+    return rows.new_zeros(*mask.shape, *rows.shape[1:]).index_put((mask,), rows)

@@ -1,0 +1,1 @@
+"""Training: one loop, three tasks (grounder, region network, phrase finder), and the comparison of models."""

@@ -1,0 +1,47 @@
+"""The curves of a training run: what was learnt from falls, what was kept apart rises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+from phrasechain.core.files import write_atomically
+from phrasechain.training.run_folder import read_metrics
+
+LOSSES = {"loss": 1.0, "grounding": 1.0, "boxes": 1.0}  # of a grounder
+SCORES = {"dev": 100.0, "dev, caption 0": 100.0}
+_WINDOW = 50  # steps that the shown losses are averaged over
+
+
+def draw_curves(folder: Path, losses: Mapping[str, float] = LOSSES, scores: Mapping[str, float] = SCORES) -> None:
+    """The losses per step and the scores now and then, by name and what to multiply them by, as ``curves.png``."""
+    from matplotlib.figure import Figure
+
+    lines = read_metrics(folder)
+    figure = Figure(figsize=(10, 4))
+    figure.subplots_adjust(left=0.07, right=0.98, bottom=0.13, top=0.97)
+    left, right = figure.subplots(1, 2)
+    for name, factor in losses.items():
+        steps, values = _column(lines, name, factor)
+        window = min(_WINDOW, len(values))
+        if window:
+            left.plot(steps[window - 1 :], np.convolve(values, np.ones(window) / window, "valid"), label=name)
+    for name, factor in scores.items():
+        right.plot(*_column(lines, name, factor), marker=".", label=name)
+    left.set(xlabel="step", ylabel="loss, fit", yscale="log")
+    right.set(xlabel="step", ylabel="percent of phrases, dev")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_atomically(folder / "curves.png", picture.getvalue())
+
+
+def _column(lines: Sequence[dict[str, float]], name: str, factor: float) -> tuple[list[float], list[float]]:
+    found = [(line["step"], factor * line[name]) for line in lines if name in line]
+    return [step for step, _ in found], [value for _, value in found]

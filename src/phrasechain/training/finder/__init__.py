@@ -1,0 +1,1 @@
+"""Training the phrase finder from marked-up captions."""

@@ -1,0 +1,1 @@
+"""Training a grounding model from annotated captions and stored region features."""

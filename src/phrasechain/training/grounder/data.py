@@ -1,0 +1,61 @@
+"""What a run learns from: the examples of two splits, and what tells that they and their regions are the same again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Example
+from phrasechain.data.dataset import open_dataset
+from phrasechain.data.flickr30k import AUTHORS, CORRECTED
+from phrasechain.data.regimes import is_scored
+from phrasechain.evaluation.coverage import require_regions
+from phrasechain.model.checkpoint import Source
+from phrasechain.model.config import Data as DataConfig
+from phrasechain.store.reader import FeatureStore
+
+READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
+
+
+def read_splits(data: Path, wanted: DataConfig) -> tuple[list[Example], list[Example]]:
+    """The examples to learn from and those to watch."""
+    dataset = open_dataset(data, compatibility=READINGS[wanted.reading])
+    fit, dev = (list(dataset.examples(split)[: wanted.limit or None]) for split in (wanted.fit, wanted.dev))
+    for split, examples in ((wanted.fit, fit), (wanted.dev, dev)):
+        phrases = [phrase for example in examples for caption in example.captions for phrase in caption.phrases]
+        if not any(map(is_scored, phrases)):
+            raise DataError(f"{data}: no phrase with a box in its split {split!r}; there is nothing to learn from")
+    if both := {example.image for example in fit} & {example.image for example in dev}:
+        raise DataError(
+            f"{data}: {wanted.fit!r} and {wanted.dev!r} have {len(both):,} images in common, such as {min(both)}: the "
+            "best checkpoint would be chosen by what was learnt; set data.dev to another split"
+        )
+    return fit, dev
+
+
+def annotation_digest(examples: Sequence[Example]) -> str:
+    """A hash of all that is learnt from the annotations."""
+    found = hashlib.sha256()
+    for example in examples:
+        found.update(repr((example.image, example.width, example.height)).encode())
+        for caption in example.captions:
+            found.update(repr((caption.index, caption.tokens)).encode())
+            for phrase in caption.phrases:
+                if phrase.first_token >= phrase.end_token:
+                    where = f"image {example.image}, caption {caption.index}, characters {phrase.start} to {phrase.end}"
+                    raise DataError(f"{where}: the phrase has no word in it; mend it or leave it out")
+                found.update(repr((phrase.first_token, phrase.end_token, phrase.is_visual, phrase.boxes)).encode())
+    return found.hexdigest()
+
+
+def region_digest(examples: Sequence[Example], store: FeatureStore) -> dict[str, Any]:
+    """Refuse a store without the regions of these images; what is known of them otherwise, with a hash of the boxes."""
+    require_regions(examples, store)
+    found = hashlib.sha256()
+    for example in examples:
+        found.update(store[example.image].boxes.tobytes())
+    return {**asdict(Source.of(store)), "boxes": found.hexdigest()}

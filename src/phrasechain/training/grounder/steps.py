@@ -1,0 +1,124 @@
+"""What every step of training sees: it follows from the seed and the step's number alone, for any number of processes.
+
+A group is what always stays together: an image with all its captions, whose regions are then scored once, or a single
+caption. A step takes ``batch`` groups; each process gets every n-th of them, perhaps none, never one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from phrasechain.core.errors import DataError
+from phrasechain.data.regimes import is_scored
+from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate, positive_pairs
+from phrasechain.model.losses import divisor, training_batch
+
+Part = tuple[Batch, Tensor]
+_ORDER, _THINNING, _DRAWS = range(3)  # streams of chance that have nothing to do with each other
+
+
+class Steps:
+    """The groups of every step. With ``by="draw"`` images are drawn with replacement, with one random caption each."""
+
+    def __init__(self, groups: Sequence[Group], *, by: str, batch: int, window: int = 1, seed: int = 0) -> None:
+        self.groups, self.by, self.batch, self.window, self.seed = groups, by, batch, window, seed
+        seen = sum(map(len, groups)) if by == "draw" else len(groups)
+        self.per_epoch = -(-seen // batch)
+        self._sizes = np.array([_size(group) for group in groups])
+        self._shuffled: tuple[int, list[NDArray[np.int64]]] = (-1, [])
+
+    def __getitem__(self, step: int) -> list[Group]:
+        if self.by == "draw":
+            return self._drawn(step)
+        epoch, place = divmod(step, self.per_epoch)
+        if self._shuffled[0] != epoch:
+            self._shuffled = epoch, self._epoch(epoch)
+        return [self.groups[number] for number in self._shuffled[1][place]]
+
+    def _epoch(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The batches of a pass: groups in random order, sorted by size within each window, batches shuffled again.
+
+        Batches of one size waste little on padding, and a window is small enough that batches stay random.
+        """
+        chance = np.random.default_rng([self.seed, _ORDER, epoch])
+        order = chance.permutation(len(self.groups))
+        if self.window == 1:
+            return _cut(order, self.batch)
+        windows = _cut(order, self.batch * self.window)
+        order = np.concatenate([window[np.argsort(self._sizes[window], kind="stable")] for window in windows])
+        batches = _cut(order, self.batch)
+        return [batches[place] for place in chance.permutation(len(batches))]
+
+    def _drawn(self, step: int) -> list[Group]:
+        chance = np.random.default_rng([self.seed, _DRAWS, step])
+        groups = [self.groups[number] for number in chance.integers(len(self.groups), size=self.batch)]
+        return [(group[chance.integers(len(group))],) for group in groups]
+
+
+class Share(Dataset[list[Part] | DataError]):
+    """This process's part of every step, ready for the loss; an error is handed over, to be raised without traces.
+
+    ``unboxed`` is the share of visual phrases without a box that stay in their chain, at random: 0 is the regime
+    ``gold``, 1 is ``all``, and between them a model learns both. ``unlabelled``, ``divide`` and ``regress`` are the
+    loss's.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        regions: RegionSource,
+        *,
+        unboxed: float = 0.0,
+        unlabelled: str = "skip",
+        divide: str = "labelled",
+        regress: str = "all",
+        index: int = 0,
+        count: int = 1,
+        parts: int = 1,
+    ) -> None:
+        self.steps, self.regions, self.unboxed = steps, regions, unboxed
+        self.unlabelled, self.divide, self.regress = unlabelled, divide, regress
+        self.index, self.count, self.parts = index, count, parts
+
+    def __getitem__(self, step: int) -> list[Part] | DataError:
+        try:
+            return [self._part(items) for items in self.items(step)]
+        except DataError as error:
+            return error
+
+    def _part(self, items: list[Item]) -> Part:
+        """A batch of the phrases that are trained, what its two losses will be divided by, and its phrases: (3,)."""
+        batch = collate(items, self.regions, "all")
+        trained = training_batch(batch, self.unlabelled)
+        pairs = len(positive_pairs(trained, best_only=self.regress == "best").phrase)
+        return trained, torch.tensor([int(divisor(batch, trained, self.divide)), pairs, len(trained.iou)])
+
+    def items(self, step: int) -> Iterator[list[Item]]:
+        """The captions of this process, in the parts that it takes them in; parts that would be empty are left out."""
+        mine = list(enumerate(self.steps[step]))[self.index :: self.count]
+        for number in range(self.parts):
+            if part := [item for place, group in mine[number :: self.parts] for item in self._thin(group, step, place)]:
+                yield part
+
+    def _thin(self, group: Group, step: int, place: int) -> Iterator[Item]:
+        chance = np.random.default_rng([self.steps.seed, _THINNING, step, place])
+        for example, caption in group:
+            kept = [phrase for phrase in caption.phrases if is_scored(phrase) or chance.random() < self.unboxed]
+            yield example, replace(caption, phrases=tuple(kept))
+
+
+def _size(group: Group) -> int:
+    """What a group costs: the phrases of its longest chain above all, then the words of its longest caption."""
+    chain = max(sum(map(is_scored, caption.phrases)) for _, caption in group)
+    return chain * 1000 + max(len(caption.tokens) for _, caption in group)
+
+
+def _cut(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -1,0 +1,1 @@
+"""Training the region network from photos and captions."""

@@ -1,0 +1,140 @@
+"""The region network while it learns: the network, the words it is asked about, and the sum of its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from phrasechain.regions.network import Dense, Described, Maps, ProposalHead, RegionNetwork
+from phrasechain.regions.select import best_boxes
+from phrasechain.regions.trunk import fold, fold_published
+from phrasechain.training.regions.losses import phrase_loss, proposal_losses, quality_losses, word_loss
+from phrasechain.training.regions.vocabulary import Lesson
+
+#: How much each loss counts.
+WEIGHTS = {"score": 1.0, "extent": 2.0, "quality": 1.0, "refine": 1.0, "words": 0.1, "phrases": 1.0}
+_CANDIDATES, _PROPOSALS, _OVERLAP = 500, 64, 0.6
+_DEEP_CANDIDATES, _DEPTH = 800, 160  # where proposals further down the list are drawn from
+_JITTER = 0.1  # of a named box's sides, for boxes that are almost right
+_RARE = -5.0  # a word's logit before anything is learnt
+_DROPOUT = 0.2  # of the features, so that words are known by more than one of them
+_NOWHERE = -1e4  # the score of a box without area
+_NOTHING = -4.0  # an anchor's score before anything is learnt: most stand for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class LessonBatch:
+    """The lessons of B photos as tensors."""
+
+    named: Tensor  # (B, G, 4), zeros where there are fewer
+    words: Tensor  # (B, G, V) in {0, 1}
+    phrase_image: Tensor  # (P,)
+    phrase_box: Tensor  # (P,)
+    phrase_words: Tensor  # the words of all phrases, one after the other
+    phrase_starts: Tensor  # (P,) where each phrase's words begin
+
+
+def stack_lessons(lessons: Sequence[Lesson], vocabulary_size: int) -> LessonBatch:
+    """Pad the lessons to the one with most boxes; phrases without a known word are left out."""
+    named = torch.zeros(len(lessons), max(1, *(len(lesson.boxes) for lesson in lessons)), 4)
+    words = torch.zeros(*named.shape[:2], vocabulary_size)
+    phrases: list[tuple[int, int, tuple[int, ...]]] = []
+    for image, lesson in enumerate(lessons):
+        named[image, : len(lesson.boxes)] = lesson.boxes
+        for box, known in enumerate(lesson.words):
+            words[image, box, list(known)] = 1
+        phrases += [(image, box, known) for box, known in lesson.phrases if known]
+    lengths = torch.tensor([len(known) for _, _, known in phrases], dtype=torch.int64)
+    return LessonBatch(
+        named=named,
+        words=words,
+        phrase_image=torch.tensor([image for image, _, _ in phrases], dtype=torch.int64),
+        phrase_box=torch.tensor([box for _, box, _ in phrases], dtype=torch.int64),
+        phrase_words=torch.tensor([word for _, _, known in phrases for word in known], dtype=torch.int64),
+        phrase_starts=lengths.cumsum(0) - lengths,
+    )
+
+
+class Teacher(nn.Module):
+    """Asks a network for boxes, for the words of a box and for the box of a phrase."""
+
+    def __init__(self, network: RegionNetwork, vocabulary_size: int, deeper: int = 0) -> None:
+        """``deeper`` proposals, drawn from those after the best, are judged too."""
+        super().__init__()
+        self.network, self.deeper = network, deeper
+        self.say = nn.Linear(network.dimension, vocabulary_size)
+        self.phrase = nn.EmbeddingBag(vocabulary_size, network.dimension, mode="mean")
+        for head in network.propose:
+            assert isinstance(head, ProposalHead)
+            head.say.load_state_dict(_quiet(head.say))
+            head.say.state_dict()["bias"][::5] = _NOTHING
+        network.describe.judge.load_state_dict(_quiet(network.describe.judge))
+        nn.init.constant_(self.say.bias, _RARE)
+        nn.init.normal_(self.phrase.weight, std=0.5)
+
+    def load_published(self, weights: Mapping[str, Tensor]) -> None:
+        """Start the trunk, and the layer after it, from published ImageNet weights."""
+        self.network.trunk.load_state_dict(fold_published(weights))
+        self.network.widen.load_state_dict(fold(weights, "_conv_head", "_bn1"))
+
+    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+        """The weights of the words, of the network's heads, and those of its trunk that learn."""
+        trunk = list(self.network.trunk.parameters())
+        known = {id(weight) for weight in trunk}
+        heads = [weight for weight in self.network.parameters() if id(weight) not in known]
+        words = [*self.say.parameters(), *self.phrase.parameters()]
+        return words, heads, [weight for weight in trunk if weight.requires_grad]
+
+    def forward(self, trunk_maps: Sequence[Tensor], lessons: LessonBatch) -> dict[str, Tensor]:
+        """The losses by name, from the trunk's maps of B photos."""
+        return self.losses(*self.network.look(*trunk_maps), lessons)
+
+    def losses(self, maps: Maps, dense: Dense, lessons: LessonBatch) -> dict[str, Tensor]:
+        """The same, from what the network made of them. Under autocast the losses themselves are still in float32."""
+        dense = Dense(*(each.float() for each in dense))
+        score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
+        boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), lessons.named)  # (B, K, 4)
+        return {"score": score, "extent": extent} | self._region_losses(maps, boxes, lessons)
+
+    def _boxes(self, score: Tensor, boxes: Tensor, named: Tensor) -> Tensor:
+        """What the region head learns from: proposals, the named boxes and boxes a little beside them."""
+        proposals = self._proposals(score, boxes)
+        sides = (named[..., 2:] - named[..., :2]).repeat(1, 1, 2)
+        beside = named + torch.randn_like(named) * _JITTER * sides
+        return torch.cat((proposals, named, beside.clamp(0, 1)), 1)
+
+    def _proposals(self, score: Tensor, boxes: Tensor) -> Tensor:
+        """The best proposals, and some of those after them: when many are judged, most are of that kind."""
+        if not self.deeper:
+            return best_boxes(score, boxes, _CANDIDATES, _OVERLAP, _PROPOSALS).boxes
+        found = best_boxes(score, boxes, _DEEP_CANDIDATES, _OVERLAP, _PROPOSALS + _DEPTH).boxes
+        after = _PROPOSALS + torch.randperm(max(0, found.shape[1] - _PROPOSALS))[: self.deeper]
+        return torch.cat((found[:, :_PROPOSALS], found[:, after]), 1)
+
+    def _region_losses(self, maps: Maps, boxes: Tensor, lessons: LessonBatch) -> dict[str, Tensor]:
+        named, image = lessons.named, lessons.phrase_image
+        described = Described(*(each.float() for each in self.network.describe(maps, boxes)))
+        features = F.dropout(described.features, _DROPOUT, self.training)  # (B, K, D)
+        quality, refine = quality_losses(described.quality, described.boxes, boxes, named)
+        asked = self.phrase(lessons.phrase_words, lessons.phrase_starts)  # (P, D)
+        scores = (features[image] @ asked[:, :, None])[..., 0].float()  # (P, K)
+        is_box = (boxes[..., 2:] > boxes[..., :2]).all(-1)[image]
+        gold = named[image, lessons.phrase_box]
+        return {
+            "quality": quality,
+            "refine": refine,
+            "words": word_loss(self.say(features).float(), boxes, named, lessons.words),
+            "phrases": phrase_loss(torch.where(is_box, scores, _NOWHERE), boxes[image], gold),
+        }
+
+
+def _quiet(layer: nn.Module) -> dict[str, Tensor]:
+    """Weights for a layer that says next to nothing at first."""
+    return {
+        name: torch.randn_like(weight) * (0.01 if name == "weight" else 0)
+        for name, weight in layer.state_dict().items()
+    }
