@@ -6,7 +6,7 @@ from torch import Tensor
 
 from phrasechain import ChainCRF
 from phrasechain.chain.loss import plain_loss
-from phrasechain.chain.recursion import Scores
+from phrasechain.chain.recursion import ChainScores
 
 FORMS = ("shared", "sequence", "step", "full")
 
@@ -29,8 +29,8 @@ def errors(emissions: Tensor, transitions: Tensor, q: Tensor, *where: Tensor | N
     single = emissions.clone().requires_grad_(), transitions.clone().requires_grad_()
     double = emissions.double().requires_grad_(), transitions.double().requires_grad_()
     found = ChainCRF(*single, *where).kl(q)
-    exact = plain_loss(Scores(*double, *where), q.double())
-    log_z = plain_loss(Scores(*double, *where), None)
+    exact = plain_loss(ChainScores(*double, *where), q.double())
+    log_z = plain_loss(ChainScores(*double, *where), None)
     difference = (found.double() - exact).abs().detach()
     relative = difference / torch.maximum(exact.abs(), log_z.abs()).detach()
     grads = [torch.autograd.grad(value.sum(), inputs) for value, inputs in ((found, single), (exact, double))]

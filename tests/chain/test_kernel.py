@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phrasechain import ChainCRF
 from phrasechain.chain import backend, kernel
-from phrasechain.chain.recursion import Scores
+from phrasechain.chain.recursion import ChainScores
 
 library = kernel.load()
 pytestmark = pytest.mark.skipif(library is None, reason="the compiled kernel was not built here")
@@ -86,7 +86,7 @@ def test_threads_change_nothing() -> None:
     assert_same(alone, together)
 
 
-def _loss_of_a_child(scores: Scores, q: Tensor, queue: "multiprocessing.Queue[list[float]]") -> None:
+def _loss_of_a_child(scores: ChainScores, q: Tensor, queue: "multiprocessing.Queue[list[float]]") -> None:
     queue.put(kernel.forward(scores, q)[0].tolist())
 
 
@@ -95,7 +95,7 @@ def _loss_of_a_child(scores: Scores, q: Tensor, queue: "multiprocessing.Queue[li
 def test_works_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads live for one call, so a child of a process that used them is none the worse."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    scores, q = Scores(torch.randn(8, 6, 50), torch.randn(8, 5, 50, 50)), torch.full((8, 6, 50), 0.02)
+    scores, q = ChainScores(torch.randn(8, 6, 50), torch.randn(8, 5, 50, 50)), torch.full((8, 6, 50), 0.02)
     expected = kernel.forward(scores, q)[0].tolist()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -123,4 +123,4 @@ def test_the_scan_sees_every_score(K: int, form: tuple[int, int]) -> None:
                 tensors = {"emissions": torch.zeros(3, 4, K), "transitions": torch.zeros(*form, K, K)}
                 flat = tensors[name].view(-1)
                 flat[int(place * (len(flat) - 1))] = value
-                assert kernel.is_finite(Scores(**tensors)) == (value in (0.0, 3e38))
+                assert kernel.is_finite(ChainScores(**tensors)) == (value in (0.0, 3e38))

@@ -13,7 +13,7 @@ import torch
 from paths import HELPERS
 from phrasechain.core.distributed import start_processes, sum_gradients
 from phrasechain.core.errors import DataError
-from phrasechain.evaluation.predict import Answering, predict_run, predictions_file
+from phrasechain.evaluation.predict import InferenceOptions, predict_run, predictions_file
 from phrasechain.training.grounder.task import train
 from tiny_grounding import assert_close, last_weights, tiny_config, write_world
 
@@ -46,7 +46,7 @@ def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.Monk
         assert_close(last_weights(two), last_weights(one))
         require_shared(two)
         predict_run(one, data, features, "train", regime="all")
-        files = [predictions_file(run, "train", Answering("all")) for run in (one, two)]
+        files = [predictions_file(run, "train", InferenceOptions("all")) for run in (one, two)]
         assert keys(files[0]) == keys(files[1])  # in the same order, each phrase once
 
 

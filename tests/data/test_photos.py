@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from official_layout import write_image
 from phrasechain.core.errors import DataError
-from phrasechain.data.photos import Part, find_photos, parse_part
+from phrasechain.data.photos import ShardNumber, find_photos, parse_shard
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -76,22 +76,22 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_the_limit_comes_before_the_shard(tmp_path: Path) -> None:
     touch(tmp_path, *(f"{n:02d}.jpg" for n in range(30)))
-    parts = [set(find_photos([tmp_path], 10, Part(number, 3))[0]) for number in (1, 2, 3)]
+    parts = [set(find_photos([tmp_path], 10, ShardNumber(number, 3))[0]) for number in (1, 2, 3)]
     assert sorted(image for part in parts for image in part) == [f"{n:02d}" for n in range(10)]
 
 
 @given(images=st.lists(st.text(), unique=True), count=st.integers(1, 20))
 def test_every_image_is_in_one_shard_whatever_else_there_is(images: list[str], count: int) -> None:
-    parts = [Part(number, count) for number in range(1, count + 1)]
+    parts = [ShardNumber(number, count) for number in range(1, count + 1)]
     assert all(sum(part.holds(image) for part in parts) == 1 for image in images)
 
 
 def test_shards_are_about_equal() -> None:
-    sizes = [sum(Part(number, 4).holds(str(image)) for image in range(10_000)) for number in (1, 2, 3, 4)]
+    sizes = [sum(ShardNumber(number, 4).holds(str(image)) for image in range(10_000)) for number in (1, 2, 3, 4)]
     assert min(sizes) > 2300
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "1/4/2", "-1/4", "1/ 4", ""])
 def test_shards_that_are_none(text: str) -> None:
     with pytest.raises(DataError, match="a shard is i/n with i from 1 to n"):
-        parse_part(text)
+        parse_shard(text)

@@ -16,7 +16,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.evaluation.evaluate import Protocol, evaluate_file
-from phrasechain.evaluation.predict import Answering, answers, count_right, predict_run, predictions_file
+from phrasechain.evaluation.predict import InferenceOptions, answers, count_right, predict_run, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
 from phrasechain.model.batch import collate
 from phrasechain.model.checkpoint import load_checkpoint
@@ -63,7 +63,7 @@ def test_predictions_are_the_models(world: World, run: Path) -> None:
     examples, store, model = load_examples(world[0], "dev"), FeatureStore.open(world[1]), load_checkpoint(run).model
     for regime in ("gold", "all"):
         files = [predict_run(run, *world, "dev", regime, box_regression=moved) for moved in (True, False)]
-        assert files[0] == predictions_file(run, "dev", Answering(regime))
+        assert files[0] == predictions_file(run, "dev", InferenceOptions(regime))
         found = list(read_predictions(files[0]))
         wanted = [
             (example.image, caption.index, phrase.start, phrase.end)
@@ -76,7 +76,9 @@ def test_predictions_are_the_models(world: World, run: Path) -> None:
         caption = examples[0].captions[1]
         batch = collate([(examples[0], caption)], store, regime)
         with torch.no_grad():
-            ((_, decoded),) = answers(model, [replace(examples[0], captions=(caption,))], store, Answering(regime))
+            ((_, decoded),) = answers(
+                model, [replace(examples[0], captions=(caption,))], store, InferenceOptions(regime)
+            )
         for row, phrase in enumerate(chain_phrases(caption, regime)):
             prediction = by_key[examples[0].image, 1, phrase.start, phrase.end]
             np.testing.assert_allclose(prediction.box, decoded.boxes[row], atol=2e-3)
@@ -91,12 +93,14 @@ def test_predictions_are_the_models(world: World, run: Path) -> None:
 def test_more_images_at_once_change_nothing(world: World, run: Path) -> None:
     examples, store, model = load_examples(world[0], "dev"), FeatureStore.open(world[1]), load_checkpoint(run).model
     found = [
-        torch.cat([decoded.boxes for _, decoded in answers(model, examples, store, Answering(), images_at_once=count)])
+        torch.cat(
+            [decoded.boxes for _, decoded in answers(model, examples, store, InferenceOptions(), images_at_once=count)]
+        )
         for count in (1, 3, 100)
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-3)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-3)
-    golds = torch.cat([batch.gold for batch, _ in answers(model, examples, store, Answering())])
+    golds = torch.cat([batch.gold for batch, _ in answers(model, examples, store, InferenceOptions())])
     assert (iou_xyxy(found[0], golds) >= 0.5).any()
 
 
@@ -112,13 +116,13 @@ def test_other_features_and_weights_that_are_broken(world: World, run: Path, tmp
     with torch.no_grad():
         model.pairs.heads.bias.fill_(torch.inf)
     with pytest.raises(DataError, match="scores are not finite; its weights are broken"):
-        list(answers(model, load_examples(world[0], "dev"), FeatureStore.open(world[1]), Answering()))
+        list(answers(model, load_examples(world[0], "dev"), FeatureStore.open(world[1]), InferenceOptions()))
     examples = load_examples(world[0], "dev")
     regions = {image: FeatureStore.open(world[1])[image] for image in (example.image for example in examples)}
     image = examples[1].image
     regions[image] = replace(regions[image], features=np.full_like(regions[image].features, np.nan))
     with pytest.raises(DataError, match=f"image {image}: its region features are not finite"):
-        list(answers(load_checkpoint(run).model, examples, regions, Answering()))
+        list(answers(load_checkpoint(run).model, examples, regions, InferenceOptions()))
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> object:

@@ -32,8 +32,8 @@ def synthetic(count: int, seed: int, absent: bool = False) -> Collected:
     evidence = torch.randn(count, 3, generator=generator, dtype=torch.float64)
     if absent:
         evidence[:, 1] -= 1.5
-    chance = (1.2 * evidence[:, 0] + 0.6 * evidence[:, 1] - 0.3).sigmoid()
-    right = torch.rand(count, generator=generator, dtype=torch.float64) < chance
+    rng = (1.2 * evidence[:, 0] + 0.6 * evidence[:, 1] - 0.3).sigmoid()
+    right = torch.rand(count, generator=generator, dtype=torch.float64) < rng
     return Collected(evidence, torch.arange(count) // 3, torch.arange(count) % 5 > 0, right & (not absent))
 
 

@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phrasechain.core.errors import DataError
-from phrasechain.grounding.captions import Pair, is_grounded_picture, pairs_of_photos, read_captions
+from phrasechain.grounding.captions import CaptionedPhoto, is_grounded_picture, pairs_of_photos, read_captions
 
 texts = st.text(max_size=8)
 phrases = st.none() | st.lists(texts | st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3).map(tuple)
-pairs = st.builds(Pair, texts, st.sampled_from(["a.jpg", "b/a.jpg", "A.png"]).map(Path), texts, phrases)
+pairs = st.builds(CaptionedPhoto, texts, st.sampled_from(["a.jpg", "b/a.jpg", "A.png"]).map(Path), texts, phrases)
 
 
 @given(st.lists(pairs, max_size=20))
-def test_pictures_have_names_of_their_own(some: list[Pair]) -> None:
+def test_pictures_have_names_of_their_own(some: list[CaptionedPhoto]) -> None:
     asked = {(pair.image, pair.caption, pair.phrases, pair.path.stem) for pair in some}
     assert len({pair.picture for pair in some}) == len(asked)
 
 
 def test_a_name_does_not_tell_the_line_and_fits_a_disk() -> None:
     long = Path("b") / ("ü" * 120 + ".jpg")
-    one, other = (Pair("a", long, "a dog", None, where) for where in ("x:1", "y:2"))
+    one, other = (CaptionedPhoto("a", long, "a dog", None, where) for where in ("x:1", "y:2"))
     assert one == other
     assert one.picture == other.picture
     assert len(one.picture.encode()) < 200
@@ -90,7 +90,7 @@ def test_folders_of_photos(tmp_path: Path) -> None:
 
 
 def test_pictures_that_grounding_wrote_are_no_photos(tmp_path: Path) -> None:
-    pair = Pair("a.jpg", Path("a.jpg"), "a dog")
+    pair = CaptionedPhoto("a.jpg", Path("a.jpg"), "a dog")
     lay(tmp_path, "a.jpg", "a.grounded.png", "old/groundings.jsonl", f"old/{pair.picture}", "old/b.png")
     lay(tmp_path, "other/IMG.1234567890.png", f"other/{pair.picture}")  # no groundings.jsonl beside them
     found, left_out = pairs_of_photos([str(tmp_path)], "a dog")
@@ -106,7 +106,7 @@ def test_pictures_that_grounding_wrote_are_no_photos(tmp_path: Path) -> None:
 
 
 @given(pairs)
-def test_every_picture_is_known_again(tmp_path_factory: pytest.TempPathFactory, pair: Pair) -> None:
+def test_every_picture_is_known_again(tmp_path_factory: pytest.TempPathFactory, pair: CaptionedPhoto) -> None:
     folder = tmp_path_factory.getbasetemp() / "groundings"
     lay(folder, "groundings.jsonl")
     assert is_grounded_picture(folder / pair.picture)

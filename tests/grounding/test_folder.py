@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from phrasechain.grounding.captions import LINES, Pair
+from phrasechain.grounding.captions import LINES, CaptionedPhoto
 from phrasechain.grounding.folder import GroundingFolder, _cut_half_line
 
 WORK = """
 import sys, time
 from pathlib import Path
-from phrasechain.grounding.captions import Pair
+from phrasechain.grounding.captions import CaptionedPhoto
 from phrasechain.grounding.folder import GroundingFolder
 with GroundingFolder(Path(sys.argv[1])) as folder:
     for number in range(10_000):
-        pair = Pair("a.jpg", Path("a.jpg"), f"a dog {number}", ("dog", (0, 1)))
+        pair = CaptionedPhoto("a.jpg", Path("a.jpg"), f"a dog {number}", ("dog", (0, 1)))
         if pair not in folder:
             record = {"image": {"path": "a.jpg"}, "caption": pair.caption, "model": "m", "decode": "d"}
             folder.add(pair, record, b"picture" * 1000)
@@ -36,10 +36,12 @@ def test_a_killed_process_leaves_whole_files_and_no_lock(tmp_path: Path) -> None
         process.send_signal(signal.SIGKILL)
     with GroundingFolder(tmp_path) as folder:
         done = [json.loads(line) for line in lines.read_text().splitlines()]
-        pairs = [Pair("a.jpg", Path("a.jpg"), record["caption"], ("dog", (0, 1))) for record in done]
+        pairs = [CaptionedPhoto("a.jpg", Path("a.jpg"), record["caption"], ("dog", (0, 1))) for record in done]
         assert len(done) > 5
         assert all(pair in folder for pair in pairs)
-        assert Pair("a.jpg", Path("a.jpg"), pairs[0].caption) not in folder  # no phrases were given: another question
+        assert (
+            CaptionedPhoto("a.jpg", Path("a.jpg"), pairs[0].caption) not in folder
+        )  # no phrases were given: another question
     assert [record["caption"] for record in done] == [f"a dog {number}" for number in range(len(done))]
     for record in done:
         assert (tmp_path / record["picture"]).read_bytes() == b"picture" * 1000

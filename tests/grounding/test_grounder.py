@@ -24,7 +24,7 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import ORIENTATION
 from phrasechain.data.dataset import load_examples
-from phrasechain.evaluation.predict import Answering, answers
+from phrasechain.evaluation.predict import InferenceOptions, answers
 from phrasechain.grounding.grounder import Grounder, PhotoGrounding
 from phrasechain.model.decode import DECODERS
 from phrasechain.regions.extract import extract
@@ -87,7 +87,7 @@ def test_boxes_are_those_of_the_evaluator(grounder: Grounder, tmp_path: Path, de
     paths = {example.image: data / "images" / f"{example.image}.jpg" for example in examples}
     extract(paths, tmp_path / "store", grounder.parts.extractor)
     store = FeatureStore.open(tmp_path / "store")
-    found = answers(grounder.model, examples, store, Answering("gold", decode))
+    found = answers(grounder.model, examples, store, InferenceOptions("gold", decode))
     wanted = torch.cat([decoded.boxes for _, decoded in found]).tolist()
     mine = [
         phrase.box
@@ -129,7 +129,7 @@ def test_what_a_grounding_says(grounder: Grounder, photo: Path) -> None:
     for phrase in found.phrases:
         assert CAPTION[phrase.start : phrase.end] == phrase.text
         chances = [other.probability for other in phrase.alternatives]
-        assert all(0 <= chance <= 1 for chance in (phrase.probability, *chances))
+        assert all(0 <= each <= 1 for each in (phrase.probability, *chances))
         assert chances == sorted(chances, reverse=True)
         assert 1 <= len(chances) <= 5
         boxes = torch.tensor([phrase.box, *(other.box for other in phrase.alternatives)])

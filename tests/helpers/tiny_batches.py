@@ -50,10 +50,10 @@ def _regions(image: str, draw: random.Random, count: int, dimension: int) -> Reg
 
 
 def _gold(draw: random.Random, regions: Regions, unlabelled: float, unknown: float) -> tuple[Box, ...] | None:
-    chance = draw.random()
-    if chance < unknown:
+    rng = draw.random()
+    if rng < unknown:
         return None
     x0, y0, x1, y1 = (float(side) for side in draw.choice(list(regions.boxes)))
-    if chance < unknown + unlabelled:
+    if rng < unknown + unlabelled:
         return ((x0, y0, x0 + 2.0, y0 + 2.0),)
     return ((x0 + draw.uniform(-2, 2), y0 + draw.uniform(-2, 2), x1 + draw.uniform(-2, 2), y1 + draw.uniform(-2, 2)),)

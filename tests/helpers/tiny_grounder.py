@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from phrasechain.grounding.grounder import Grounder, PhotoGrounding
-from phrasechain.model.checkpoint import Card, Source, save_checkpoint
+from phrasechain.model.checkpoint import FeatureSource, ModelInfo, save_checkpoint
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel
 from phrasechain.phrases.finder import PhraseFinder
@@ -43,7 +43,7 @@ def write_finder(path: Path, seed: int = 0) -> Path:
 def write_grounder(folder: Path, decode: str = "consensus") -> Path:
     """A folder with a checkpoint, a region network and a finder; no calibration."""
     weights = write_weights(folder.parent / "regions.safetensors")
-    card = Card(MODEL, Source(DIMENSION, "phrasechain", load_network(weights).sha256), decode, 3, 0.5, {})
+    card = ModelInfo(MODEL, FeatureSource(DIMENSION, "phrasechain", load_network(weights).sha256), decode, 3, 0.5, {})
     model = make_model()
     save_checkpoint(folder, model, model.state_dict(), card)
     weights.replace(folder / "regions.safetensors")

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from official_layout import Object, write_image
 from phrasechain.core.schema import Regions
-from phrasechain.model.checkpoint import read_pointers
+from phrasechain.model.checkpoint import read_run_state
 from phrasechain.model.config import Config, make_config
 from phrasechain.store.shard import StoreInfo
 from phrasechain.store.writer import StoreWriter
@@ -38,32 +38,32 @@ def write_world(root: Path, images: int = 30, seed: int = 0, single: bool = Fals
 
     Every image has two captions of one to three tiles, of one with ``single``, and the second a phrase without a box.
     """
-    data, chance = root / "data", np.random.default_rng(seed)
+    data, rng = root / "data", np.random.default_rng(seed)
     ids = [str(1000 + number) for number in range(images)]
     info = StoreInfo(DIMENSION, "float32", "tiles", "ab" * 32)
     with StoreWriter(root / "store", info) as writer:
         for image in ids:
-            colours = chance.permutation(DIMENSION)[:REGIONS]
+            colours = rng.permutation(DIMENSION)[:REGIONS]
             objects: list[Object] = [
                 ([str(tile)], [(x0 + 3, y0 + 3, x1 - 1, y1 - 1)], {}) for tile, (x0, y0, x1, y1) in enumerate(TILES, 1)
             ]
-            captions = [_caption(chance, colours, 1 if single else int(chance.integers(1, 4))) for _ in range(2)]
+            captions = [_caption(rng, colours, 1 if single else int(rng.integers(1, 4))) for _ in range(2)]
             captions[1] += " in [/EN#99/scene the street]"
             write_image(data, image, "".join(f"{caption} .\n" for caption in captions), objects)
-            features = np.eye(DIMENSION, dtype=np.float32)[colours] + 0.1 * chance.normal(size=(REGIONS, DIMENSION))
+            features = np.eye(DIMENSION, dtype=np.float32)[colours] + 0.1 * rng.normal(size=(REGIONS, DIMENSION))
             writer.add(Regions(image, 100, 80, np.array(TILES, np.float32), features.astype(np.float32)))
         writer.finish()
     (data / "train.txt").write_text("".join(f"{image}\n" for image in ids))
     return data, root / "store"
 
 
-def _caption(chance: np.random.Generator, colours: np.ndarray, phrases: int) -> str:
-    tiles = chance.permutation(REGIONS)[:phrases]
+def _caption(rng: np.random.Generator, colours: np.ndarray, phrases: int) -> str:
+    tiles = rng.permutation(REGIONS)[:phrases]
     return " beside ".join(f"[/EN#{tile + 1}/other a {COLOURS[colours[tile]]} tile]" for tile in tiles)
 
 
 def last_weights(run: Path) -> dict[str, torch.Tensor]:
-    pointers = read_pointers(run)
+    pointers = read_run_state(run)
     assert pointers is not None
     return load_file(run / pointers.last / "model.safetensors")
 

@@ -11,11 +11,11 @@ from phrasechain.data.dataset import is_dev
 
 def write_dataset(root: Path) -> Path:
     """Twenty-odd photos of one bright rectangle each, in the official layout."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     ids = [str(number) for number in range(1000, 1040)]
     ids = [name for name in ids if not is_dev(name)][:22] + [name for name in ids if is_dev(name)][:2]
     for name in ids:
-        x, y = chance.integers(5, 45, 2).tolist()
+        x, y = rng.integers(5, 45, 2).tolist()
         box = (x, y, x + 39, y + 29)
         write_image(root, name, "[/EN#1/other A box] here .\n", [(["1"], [box], {})])
         pixels = np.zeros((80, 100, 3), np.uint8)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phrasechain.evaluation.predict import predict_run
-from phrasechain.model.checkpoint import read_pointers
+from phrasechain.model.checkpoint import read_run_state
 from phrasechain.training.grounder.learner import Learner
-from phrasechain.training.grounder.steps import Part
+from phrasechain.training.grounder.steps import BatchPart
 from phrasechain.training.grounder.task import train
 from tiny_grounding import tiny_config
 
@@ -25,7 +25,7 @@ processes: list[int] = []
 learn = Learner.learn
 
 
-def watched(self: Learner, parts: Sequence[Part]) -> dict[str, float]:
+def watched(self: Learner, parts: Sequence[BatchPart]) -> dict[str, float]:
     processes[:] = [self.processes.num_processes, self.processes.process_index]
     step = [
         (batch.images[image], caption)
@@ -41,7 +41,7 @@ def main() -> None:
     for run in json.loads(Path(sys.argv[1]).read_text()):
         seen.clear()
         out = train(Path(run["data"]), Path(run["features"]), Path(run["out"]), tiny_config(*run["settings"]))
-        pointers = read_pointers(out)
+        pointers = read_run_state(out)
         assert pointers is not None
         assert pointers.is_finished  # in the other process too, although the first has the writing to do
         count, rank = processes

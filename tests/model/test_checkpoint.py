@@ -11,17 +11,17 @@ from safetensors.torch import load_file, save_file
 
 from phrasechain.core.errors import DataError
 from phrasechain.model.checkpoint import (
-    FORMAT,
-    Card,
-    Pointers,
+    CHECKPOINT_FORMAT,
+    ModelInfo,
+    RunState,
     Source,
     find_checkpoint,
     load_checkpoint,
-    point_to,
-    read_pointers,
+    read_run_state,
     remove_leftovers,
     require_same_regions,
     save_checkpoint,
+    write_run_state,
 )
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel
@@ -31,7 +31,7 @@ from tiny_batches import tiny_batch
 from tiny_grounding import write_world
 
 MODEL = Model(lstm=4, rank=6, joint=5, transition_hidden=3)
-CARD = Card(MODEL, Source(4, "tiles", "ab" * 32), "smoothing", 7, 0.5, {"train": {"seed": 1}})
+CARD = ModelInfo(MODEL, Source(4, "tiles", "ab" * 32), "smoothing", 7, 0.5, {"train": {"seed": 1}})
 
 
 def make_model() -> GroundingModel:
@@ -75,7 +75,7 @@ def refused(folder: Path, match: str) -> None:
 def test_another_version_is_refused(folder: Path) -> None:
     edit(folder / "config.json", format="phrasechain model 99")
     refused(folder, r"config\.json: not of this version \('phrasechain model 99', not 'phrasechain model 1'\)")
-    edit(folder / "config.json", format=FORMAT, model={"rank": 6})
+    edit(folder / "config.json", format=CHECKPOINT_FORMAT, model={"rank": 6})
     refused(folder, r"config\.json: has no model\.lstm, .*: written by another version")
 
 
@@ -134,10 +134,10 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
         ({"pairs.p.bias": torch.zeros(9)}, r"pairs\.p\.bias has shape \(9,\), not \(5,\)"),
         ({"pairs.p.bias": torch.full((5,), torch.nan)}, r"broken: pairs\.p\.bias is not finite"),
     ):
-        save_file(weights | change, file, {"format": FORMAT})
+        save_file(weights | change, file, {"format": CHECKPOINT_FORMAT})
         refused(folder, match)
     del weights["pairs.p.bias"]
-    save_file(weights, file, {"format": FORMAT})
+    save_file(weights, file, {"format": CHECKPOINT_FORMAT})
     refused(folder, r"pairs\.p\.bias has shape none, not \(5,\)")
     save_file(weights, file)
     refused(folder, r"not of this version \(None, not 'phrasechain model 1'\)")
@@ -161,16 +161,16 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_run_points_to_its_checkpoints(tmp_path: Path) -> None:
     model = make_model()
-    assert read_pointers(tmp_path) is None
+    assert read_run_state(tmp_path) is None
     for step in (1, 2, 3):
         card = replace(CARD, step=step)
         training = {"x": torch.ones(1)}
         save_checkpoint(tmp_path / f"step-0{step}", model, model.state_dict(), card, training, {"step": step})
     (tmp_path / ".step-04.abcd.tmp").mkdir()
     (tmp_path / "val-gold-viterbi").mkdir()
-    pointers = Pointers("step-03", "step-02", is_finished=False)
-    point_to(tmp_path, pointers)
-    assert read_pointers(tmp_path) == pointers
+    pointers = RunState("step-03", "step-02", is_finished=False)
+    write_run_state(tmp_path, pointers)
+    assert read_run_state(tmp_path) == pointers
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"step-02", "step-03", "val-gold-viterbi"}
     assert not (tmp_path / "step-02" / "training.safetensors").exists()  # only the last one is gone on from
     assert (tmp_path / "step-03" / "training.safetensors").exists()
@@ -187,7 +187,7 @@ def test_a_run_points_to_its_checkpoints(tmp_path: Path) -> None:
 def test_pointers_that_are_broken(tmp_path: Path, content: str) -> None:
     (tmp_path / "checkpoints.json").write_text(content)
     with pytest.raises(DataError, match=r"checkpoints\.json: broken"):
-        read_pointers(tmp_path)
+        read_run_state(tmp_path)
 
 
 @pytest.mark.parametrize(

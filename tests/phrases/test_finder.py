@@ -23,7 +23,7 @@ from phrasechain.phrases.finder import CLASSES, LABELS, PhraseFinder, begin, ins
 from phrasechain.phrases.given import locate_phrases
 from phrasechain.text.tokens import Span, tokenise
 from phrasechain.text.vectors import WordVectors
-from phrasechain.training.finder.sentences import as_written, read_lesson
+from phrasechain.training.finder.sentences import as_written, tag_sentence
 
 SMALL = {"word_dimension": 12, "buckets": 64, "ngram_dimension": 8, "hidden": 16}
 LINES = (
@@ -50,7 +50,7 @@ def random_finder(seed: int = 0, scale: float = 1.0) -> PhraseFinder:
 def taught() -> PhraseFinder:
     """A finder that knows the sentences above."""
     torch.manual_seed(0)
-    lessons = [read_lesson(as_written(parse_caption(line))) for line in LINES]
+    lessons = [tag_sentence(as_written(parse_caption(line))) for line in LINES]
     words = sorted({token.lower() for lesson in lessons for token in lesson.tokens})
     finder = PhraseFinder(words, **SMALL, word_dropout=0.1)
     optimizer = torch.optim.Adam(finder.parameters(), 0.02)
@@ -222,8 +222,8 @@ def test_given_phrases_have_the_categories_that_were_learnt(taught: PhraseFinder
 
 
 def test_given_vectors_are_kept_up_to_a_rotation_and_a_scale() -> None:
-    chance = np.random.default_rng(0)
-    vectors = WordVectors(("dog", "absent", "a", "man"), chance.normal(size=(4, 5)).astype(np.float32))
+    rng = np.random.default_rng(0)
+    vectors = WordVectors(("dog", "absent", "a", "man"), rng.normal(size=(4, 5)).astype(np.float32))
     finder = PhraseFinder(("a", "man", "dog"), **SMALL)
     finder.begin_with(vectors)
     own = finder.word_vectors.weight[[3, 1, 2]].detach().numpy()[:, :4]  # four centred vectors span three dimensions

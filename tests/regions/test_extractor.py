@@ -9,9 +9,9 @@ import torch
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.regions.extractor import RegionExtractor, propose, settle
+from phrasechain.regions.extractor import RegionExtractor, propose, select_regions
 from phrasechain.regions.network import Dense, Described
-from phrasechain.regions.nms import in_turn
+from phrasechain.regions.nms import soft_nms
 from phrasechain.regions.pixels import Photo
 from tiny_regions import DIMENSION, SIZE, make_network
 
@@ -114,22 +114,22 @@ def test_the_best_of_what_overlaps_is_proposed_first() -> None:
 def test_regions_are_ranked_by_both_heads_and_moved() -> None:
     described = Described(torch.zeros(1, 4, 1), BOXES[None], torch.tensor([[5.0, 3.0, 1.0, 0.0]]))
     score = torch.tensor([1.0, 1.0, 3.0, 2.0])
-    settled = settle(described, score, 3)
+    settled = select_regions(described, score, 3)
     torch.testing.assert_close(settled.score, torch.tensor([3.0, 2, 1]), atol=1e-3, rtol=0)
     assert torch.equal(settled.boxes, BOXES[[0, 2, 3]].clamp(0, 1))  # the second gives way to the first
-    every = settle(described, score, 10)  # and comes last
+    every = select_regions(described, score, 10)  # and comes last
     assert torch.equal(every.boxes, BOXES[[0, 2, 3, 1]].clamp(0, 1))
     assert every.score[-1] < -5
 
 
 @pytest.mark.parametrize(("count", "turns"), [(36, 36), (100, 80), (120, 96)])
 def test_the_last_places_go_to_the_surest_of_the_others(count: int, turns: int) -> None:
-    chance = torch.Generator().manual_seed(0)
-    corners = torch.rand(130, 2, generator=chance) * 0.5
-    boxes = torch.cat((corners, corners + 0.1 + torch.rand(130, 2, generator=chance) * 0.4), 1)
-    score = torch.randn(130, generator=chance)
-    found = settle(Described(torch.zeros(1, 130, 1), boxes[None], score[None]), score, count)
-    first = in_turn(boxes, score, turns)[0].tolist()
+    rng = torch.Generator().manual_seed(0)
+    corners = torch.rand(130, 2, generator=rng) * 0.5
+    boxes = torch.cat((corners, corners + 0.1 + torch.rand(130, 2, generator=rng) * 0.4), 1)
+    score = torch.randn(130, generator=rng)
+    found = select_regions(Described(torch.zeros(1, 130, 1), boxes[None], score[None]), score, count)
+    first = soft_nms(boxes, score, turns)[0].tolist()
     others = sorted(set(range(130)) - set(first), key=lambda place: -float(score[place]))
     assert torch.equal(found.boxes, boxes[first + others[: count - turns]])
     assert (found.score.diff() <= 0).all()

@@ -38,12 +38,12 @@ def test_photos_of_a_batch_do_not_meet(network: RegionNetwork) -> None:
 @torch.no_grad()
 def test_norms_folded_away_change_nothing(network: RegionNetwork) -> None:
     learnt = RegionNetwork(8, network.sides, SIZE).double()
-    chance = torch.Generator().manual_seed(3)
+    rng = torch.Generator().manual_seed(3)
     for layer in learnt.modules():
         if isinstance(layer, Layer):
             for name, tensor in layer.norm.state_dict().items():
                 if name != "num_batches_tracked":
-                    tensor.copy_(torch.rand(tensor.shape, generator=chance, dtype=torch.float64) + 0.5)
+                    tensor.copy_(torch.rand(tensor.shape, generator=rng, dtype=torch.float64) + 0.5)
     learnt.eval()
     folded = without_norms(learnt)
     assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in folded.modules())

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from phrasechain.chain import kernel
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.regions import nms, nms_kernel
-from phrasechain.regions.nms import first_kept, in_turn, suppress
+from phrasechain.regions import nms_kernel
+from phrasechain.regions.nms import nms, soft_nms, suppress
 
 
 def greedy(boxes: Tensor, threshold: float) -> list[bool]:
@@ -74,17 +74,17 @@ def test_turns_are_taken_by_what_is_left_of_each_box(
     score = torch.randn(len(boxes), generator=torch.Generator().manual_seed(seed))
     count = data.draw(st.integers(1, len(boxes) + 2))
     with on_path(path):
-        places, worth = in_turn(ordered, score, count)
+        places, worth = soft_nms(ordered, score, count)
     assert len(places) == min(count, len(boxes))
     assert len(set(places.tolist())) == len(places)
     for turn, place in enumerate(places.tolist()):
         taken = places[:turn].tolist()
 
         def left(box: int, taken: list[int] = taken) -> float:
-            chance = 1 / (1 + math.exp(-float(score[box])))
+            rng = 1 / (1 + math.exp(-float(score[box])))
             for other in taken:
-                chance *= 1 - 1 / (1 + math.exp(-20 * (float(iou_xyxy(ordered[box], ordered[other])) - 0.55)))
-            return chance
+                rng *= 1 - 1 / (1 + math.exp(-20 * (float(iou_xyxy(ordered[box], ordered[other])) - 0.55)))
+            return rng
 
         assert math.exp(worth[turn]) == pytest.approx(left(place), rel=1e-3)
         assert left(place) >= 0.999 * max(left(box) for box in range(len(boxes)) if box not in taken)
@@ -104,18 +104,18 @@ def test_the_first_that_are_kept_are_those_of_the_greedy_loop(
     wanted = [place for place, stays in enumerate(greedy(ordered, threshold)) if stays]
     with pytest.MonkeyPatch.context() as patch, on_path(path):
         patch.setattr(nms, "_BLOCK", block)
-        assert first_kept(ordered, threshold, count).tolist() == wanted[:count]
+        assert nms(ordered, threshold, count).tolist() == wanted[:count]
 
 
 def test_both_paths_agree_on_many_boxes() -> None:
-    chance = torch.Generator().manual_seed(0)
-    low = torch.rand(2500, 2, generator=chance)
-    boxes = torch.cat((low, low + 0.3 * torch.rand(2500, 2, generator=chance)), -1)
-    score = torch.randn(2500, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    low = torch.rand(2500, 2, generator=rng)
+    boxes = torch.cat((low, low + 0.3 * torch.rand(2500, 2, generator=rng)), -1)
+    score = torch.randn(2500, generator=rng)
     found = []
     for path in ("compiled", "torch"):
         with on_path(path):
-            found.append((first_kept(boxes, 0.6, 200), *in_turn(boxes[:300], score[:300], 100)))
+            found.append((nms(boxes, 0.6, 200), *soft_nms(boxes[:300], score[:300], 100)))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
     torch.testing.assert_close(found[0][2], found[1][2], rtol=1e-5, atol=1e-6)
@@ -124,27 +124,27 @@ def test_both_paths_agree_on_many_boxes() -> None:
 @each_path
 def test_a_view_of_other_boxes_is_read_as_it_is(path: str) -> None:
     """Rows that do not lie side by side in memory."""
-    chance = torch.Generator().manual_seed(0)
-    low = torch.rand(40, 2, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    low = torch.rand(40, 2, generator=rng)
     wide = torch.cat((low, low + 0.5, low), -1)  # (40, 6)
     with on_path(path):
-        assert torch.equal(first_kept(wide[:, :4], 0.5, 9), first_kept(wide[:, :4].clone(), 0.5, 9))
+        assert torch.equal(nms(wide[:, :4], 0.5, 9), nms(wide[:, :4].clone(), 0.5, 9))
         assert torch.equal(
-            in_turn(wide[:, :4], wide[:, 0], 9)[0], in_turn(wide[:, :4].clone(), low[:, 0].clone(), 9)[0]
+            soft_nms(wide[:, :4], wide[:, 0], 9)[0], soft_nms(wide[:, :4].clone(), low[:, 0].clone(), 9)[0]
         )
 
 
 @each_path
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_what_numbers_torch_prefers_makes_no_difference(path: str, dtype: torch.dtype) -> None:
-    chance = torch.Generator().manual_seed(0)
-    low = torch.rand(50, 2, generator=chance)
-    boxes, score = torch.cat((low, low + 0.4), -1), torch.randn(50, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    low = torch.rand(50, 2, generator=rng)
+    boxes, score = torch.cat((low, low + 0.4), -1), torch.randn(50, generator=rng)
     with on_path(path):
-        wanted = (first_kept(boxes, 0.5, 20), *in_turn(boxes, score, 30))
+        wanted = (nms(boxes, 0.5, 20), *soft_nms(boxes, score, 30))
         torch.set_default_dtype(dtype)
         try:
-            found = (first_kept(boxes, 0.5, 20), *in_turn(boxes, score, 30))
+            found = (nms(boxes, 0.5, 20), *soft_nms(boxes, score, 30))
         finally:
             torch.set_default_dtype(torch.float32)
     for one, other in zip(found, wanted, strict=True):
@@ -154,10 +154,10 @@ def test_what_numbers_torch_prefers_makes_no_difference(path: str, dtype: torch.
 @each_path
 def test_scores_and_boxes_that_do_not_belong_together_are_refused(path: str) -> None:
     with on_path(path), pytest.raises((RuntimeError, ValueError)):
-        in_turn(torch.rand(3, 4), torch.rand(2), 2)
+        soft_nms(torch.rand(3, 4), torch.rand(2), 2)
 
 
 def test_other_numbers_than_float32_are_chosen_among_in_torch() -> None:
     boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3]], dtype=torch.float64)
-    assert first_kept(boxes, 0.5, 3).tolist() == [0, 2]
-    assert in_turn(boxes, torch.tensor([2.0, 1.5, 1.0], dtype=torch.float64), 3)[0].tolist() == [0, 2, 1]
+    assert nms(boxes, 0.5, 3).tolist() == [0, 2]
+    assert soft_nms(boxes, torch.tensor([2.0, 1.5, 1.0], dtype=torch.float64), 3)[0].tolist() == [0, 2, 1]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.images import without_remarks
+from phrasechain.core.images import without_warnings
 from phrasechain.regions.pixels import read_photo, read_rgb
 
 UPRIGHT = np.array(  # (2, 3, 3): nothing about it is symmetric
@@ -212,7 +212,7 @@ def test_a_given_image_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_damaged_orientation_does_not_spoil_the_photo(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(UPRIGHT), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
-    with without_remarks():
+    with without_warnings():
         np.testing.assert_array_equal(read_photo(path, 12).pixels, squashed(UPRIGHT, 12))
 
 
@@ -237,7 +237,7 @@ def test_what_is_no_image_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_a_bomb_a_folder_and_nothing(tmp_path: Path) -> None:
     bomb = saved(tmp_path, Image.new("1", (18_000, 10_000)))
-    with without_remarks(), pytest.raises(DataError, match=r"photo\.png: more than 178,956,970 pixels; make it"):
+    with without_warnings(), pytest.raises(DataError, match=r"photo\.png: more than 178,956,970 pixels; make it"):
         read_photo(bomb, 8)
     with pytest.raises(DataError, match="cannot be read"):
         read_photo(tmp_path, 8)

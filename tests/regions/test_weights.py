@@ -15,7 +15,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.regions.extractor import RegionExtractor
 from phrasechain.regions.network import without_norms
 from phrasechain.regions.pixels import read_photo
-from phrasechain.regions.weights import FORMAT, load_network
+from phrasechain.regions.weights import REGIONS_FORMAT, load_network
 from tiny_regions import DIMENSION, SIZE, make_network, write_weights
 
 SHAPE = {"dimension": DIMENSION, "size": SIZE}
@@ -34,7 +34,7 @@ def fails(path: Path, words: str) -> None:
 
 
 def forge(path: Path, tensors: dict[str, torch.Tensor], shape: Any = SHAPE, **about: str) -> Path:
-    path.write_bytes(save(tensors, {"format": FORMAT, "shape": json.dumps(shape)} | about))
+    path.write_bytes(save(tensors, {"format": REGIONS_FORMAT, "shape": json.dumps(shape)} | about))
     return path
 
 

@@ -14,7 +14,7 @@ from phrasechain.data.dataset import load_examples
 from phrasechain.evaluation.evaluate import Protocol, evaluate_file
 from phrasechain.evaluation.gold import collect_gold, match_predictions
 from phrasechain.evaluation.metrics import Mean
-from phrasechain.evaluation.predict import Answering, predictions_file
+from phrasechain.evaluation.predict import InferenceOptions, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
 from phrasechain.model.config import with_settings
 from phrasechain.training import compare as comparing
@@ -87,7 +87,7 @@ def accuracies(world: World, file: Path) -> list[float]:
 def test_figures_are_those_of_the_runs(world: World, out: Path, tables: Tables) -> None:
     """The mean of the seeds, each by the evaluator, and their standard deviation."""
     (line,) = (line for line in tables.tables["models"] if line.label == "SL-CCRF")
-    files = [predictions_file(run, "train", Answering()) for run in runs(out, "SL-CCRF")]
+    files = [predictions_file(run, "train", InferenceOptions()) for run in runs(out, "SL-CCRF")]
     assert len(files) == line.seeds == 2
     wanted = [accuracies(world, file) for file in files]
     for place, section in enumerate(line.sections):
@@ -102,7 +102,7 @@ def test_breakdowns_do_not_mix_seeds(world: World, out: Path, tables: Tables) ->
     """Rivals are sought within a caption of one seed: their number is that of one seed, twice."""
     (line,) = (line for line in tables.tables["models"] if line.label == "SL")
     (one,) = evaluate_file(
-        predictions_file(runs(out, "SL")[0], "train", Answering()), world[0], "train", QUICK
+        predictions_file(runs(out, "SL")[0], "train", InferenceOptions()), world[0], "train", QUICK
     ).sections[1:]
     for row in one.rows:
         if row.table in ("rivals in the caption", "category", "phrases in the caption"):
@@ -124,7 +124,7 @@ def test_tests_are_paired_by_seed(world: World, out: Path, tables: Tables) -> No
         assert test.gains[f"{name}, with a rival"].difference.value == pytest.approx(rival_gain)
         only = 0
         for run, other in zip(runs(out, "SL-CCRF"), runs(out, "SL"), strict=True):
-            right = [_right(gold, predictions_file(each, "train", Answering())) for each in (run, other)]
+            right = [_right(gold, predictions_file(each, "train", InferenceOptions())) for each in (run, other)]
             scope = gold.caption_index == 0 if name == "caption 0" else torch.ones(len(gold)).bool()
             only += int((right[0] & ~right[1] & scope).sum())
         assert test.gains[name].first_only == only

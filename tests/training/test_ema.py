@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from phrasechain.training.ema import Averages
+from phrasechain.training.ema import Ema
 
 
 def make_module() -> nn.Module:
@@ -12,7 +12,7 @@ def make_module() -> nn.Module:
 
 def test_the_mean_of_all_steps_follows_from_their_shares() -> None:
     module, weights = make_module(), []
-    averages = Averages(module)
+    averages = Ema(module)
     for step in range(1, 5):
         with torch.no_grad():
             module[0].weight.add_(step)
@@ -23,7 +23,7 @@ def test_the_mean_of_all_steps_follows_from_their_shares() -> None:
 
 def test_whole_numbers_are_not_averaged() -> None:
     module = make_module()
-    averages = Averages(module)
+    averages = Ema(module)
     module(torch.randn(4, 2))
     averages.follow(0.5)
     assert averages.values["1.num_batches_tracked"] == 1
@@ -31,7 +31,7 @@ def test_whole_numbers_are_not_averaged() -> None:
 
 def test_a_module_has_its_own_state_again_even_after_an_error() -> None:
     module = make_module()
-    averages = Averages(module)
+    averages = Ema(module)
     before = averages.values["0.weight"].clone()
     with torch.no_grad():
         module[0].weight.zero_()
@@ -49,7 +49,7 @@ def test_a_module_has_its_own_state_again_even_after_an_error() -> None:
 
 
 def test_averages_that_were_kept_are_taken_up() -> None:
-    one, other = Averages(make_module()), Averages(make_module())
+    one, other = Ema(make_module()), Ema(make_module())
     with torch.no_grad():
         one.module[0].weight.add_(1)
     one.follow(0.5)

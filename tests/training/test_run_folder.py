@@ -4,7 +4,7 @@ import pytest
 from filelock import FileLock
 
 from phrasechain.core.errors import DataError
-from phrasechain.training.run_folder import claimed, forget_after, log, read_metrics
+from phrasechain.training.run_folder import claimed, log, read_metrics, truncate_metrics
 
 
 def test_a_folder_is_one_runs_alone(tmp_path: Path) -> None:
@@ -61,6 +61,6 @@ def test_notes_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "lo')  # cut short by a kill
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3, 4, 5]
-    forget_after(tmp_path, 3)
+    truncate_metrics(tmp_path, 3)
     assert read_metrics(tmp_path) == [{"step": step, "loss": step / 2} for step in (1, 2, 3)]
     assert read_metrics(tmp_path / "none") == []

@@ -71,8 +71,8 @@ def make_batch(sizes: Sizes) -> Batch:
     corners = torch.rand(sizes.images, sizes.regions, 2) * torch.tensor([300.0, 200.0])
     boxes = torch.cat([corners, corners + 50 + torch.rand_like(corners) * 100], -1)  # (I, K, 4)
     image_sizes = torch.tensor([[500.0, 400.0]]).repeat(sizes.images, 1)
-    chance = torch.rand(len(step), sizes.regions)
-    iou = torch.where(chance >= chance.topk(min(POSITIVE_REGIONS, sizes.regions)).values[:, -1:], 0.7, 0.1)
+    rng = torch.rand(len(step), sizes.regions)
+    iou = torch.where(rng >= rng.topk(min(POSITIVE_REGIONS, sizes.regions)).values[:, -1:], 0.7, 0.1)
     return Batch(
         images=tuple(map(str, range(sizes.images))),
         sizes=image_sizes,

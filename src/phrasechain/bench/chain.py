@@ -172,7 +172,7 @@ def time_methods(sizes: Sizes, threads: int, seconds: float) -> dict[str, float]
 def _keep_freed_memory() -> None:
     """Tell glibc to keep what is freed, as allocators made for training do.
 
-    Otherwise much of the time of the small sizes is that of the system handing out the same pages again, by chance more
+    Otherwise much of the time of the small sizes is that of the system handing out the same pages again, by rng more
     in one method than in the next.
     """
     if sys.platform == "linux":

@@ -14,7 +14,7 @@ import torch
 
 from phrasechain.bench.batch import Sizes, around, make_model
 from phrasechain.core.schema import Caption, Example, Phrase, Regions
-from phrasechain.evaluation.predict import IMAGES_AT_ONCE, Answering, answers, predictions_of
+from phrasechain.evaluation.predict import IMAGES_AT_ONCE, InferenceOptions, answers, predictions_of
 
 IMAGES, CAPTIONS = 1000, 5  # a test set
 _WIDTH, _HEIGHT = 500, 400
@@ -30,7 +30,7 @@ def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]
     examples, regions = make_examples(sizes, images + IMAGES_AT_ONCE)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    batches = answers(make_model(sizes).eval(), examples, regions, Answering())
+    batches = answers(make_model(sizes).eval(), examples, regions, InferenceOptions())
     next(batches)
     start = time.perf_counter()
     phrases = sum(len(list(predictions_of(batch, decoded))) for batch, decoded in batches)
@@ -42,15 +42,15 @@ def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]
 
 def make_examples(sizes: Sizes, count: int) -> tuple[list[Example], dict[str, Regions]]:
     """``count`` images, all with captions and regions of these sizes."""
-    chance, tokens = np.random.default_rng(0), sizes.token_counts
+    rng, tokens = np.random.default_rng(0), sizes.token_counts
     captions = tuple(
         Caption(index, "", ("word",) * tokens[index], tuple(map(_phrase, range(phrases))))
         for index, phrases in enumerate(around(sizes.phrases, sizes.captions))
     )
     examples = [Example(str(number), None, _WIDTH, _HEIGHT, captions) for number in range(count)]
-    corners = chance.random((sizes.regions, 2)) * (300, 200)
-    boxes = np.concatenate([corners, corners + 50 + 100 * chance.random((sizes.regions, 2))], 1).astype(np.float32)
-    features = chance.standard_normal((sizes.regions, sizes.features)).astype(np.float16)
+    corners = rng.random((sizes.regions, 2)) * (300, 200)
+    boxes = np.concatenate([corners, corners + 50 + 100 * rng.random((sizes.regions, 2))], 1).astype(np.float32)
+    features = rng.standard_normal((sizes.regions, sizes.features)).astype(np.float16)
     return examples, {each.image: Regions(each.image, _WIDTH, _HEIGHT, boxes, features) for each in examples}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from phrasechain.chain import kernel
 from phrasechain.chain.loss import is_eager, uses_kernel
-from phrasechain.chain.recursion import Scores
+from phrasechain.chain.recursion import ChainScores
 
 
 def refuse(argument: str, expected: str, got: object) -> NoReturn:
@@ -103,7 +103,7 @@ def label_mask_values(label_mask: Tensor) -> None:
         refuse("label_mask", "at least one label per sequence", f"none in row {int(empty.nonzero()[0])}")
 
 
-def finite(scores: Scores) -> None:
+def finite(scores: ChainScores) -> None:
     """One pass tells whether a NaN or an infinity may be among the scores; only then are they looked through."""
     emissions, transitions = scores.emissions.detach(), scores.transitions.detach()
     if is_eager(emissions) and uses_kernel(emissions):
@@ -133,7 +133,7 @@ def target_shape(q: Tensor, emissions: Tensor) -> None:
     same_device("q", q, emissions)
 
 
-def target_values(q: Tensor, scores: Scores, labelled: Tensor | None) -> None:
+def target_values(q: Tensor, scores: ChainScores, labelled: Tensor | None) -> None:
     """Rows of q are distributions over the allowed labels, at the labelled steps within the sequences."""
     q = q.detach()
     valid, alive = scores.valid(), scores.alive()
@@ -169,7 +169,7 @@ def labels_shape(labels: Tensor, emissions: Tensor) -> None:
     same_device("labels", labels, emissions)
 
 
-def labels_values(labels: Tensor, scores: Scores) -> None:
+def labels_values(labels: Tensor, scores: ChainScores) -> None:
     K, alive = scores.emissions.shape[2], scores.alive()
     inside = labels if alive is None else torch.where(alive, labels, 0)
     low, high = (int(bound) for bound in inside.aminmax())
@@ -185,7 +185,7 @@ def labels_values(labels: Tensor, scores: Scores) -> None:
             )
 
 
-def allowed_values(allowed: Tensor, scores: Scores) -> None:
+def allowed_values(allowed: Tensor, scores: ChainScores) -> None:
     valid, alive = scores.valid(), scores.alive()
     some = (allowed if valid is None else allowed & valid).any(-1)
     empty = ~some if alive is None else ~some & alive

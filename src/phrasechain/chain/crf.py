@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phrasechain.chain import checks, kernel, recursion
 from phrasechain.chain.loss import labelled_loss, linear_terms, loss, marginals, uses_kernel
-from phrasechain.chain.recursion import FLOOR, Scores
+from phrasechain.chain.recursion import FLOOR, ChainScores
 
 
 def backend() -> str:
@@ -33,7 +33,7 @@ class ChainCRF:
         validate: check values too (shapes, dtypes and devices always are). Off under ``torch.compile`` and export.
 
     Steps at or past ``lengths[b]`` and masked labels may hold anything, NaN included: they are not looked at and their
-    gradient is exactly 0. In results such steps are label 0 and probability 0. Scores must be finite; forbid a
+    gradient is exactly 0. In results such steps are label 0 and probability 0. ChainScores must be finite; forbid a
     transition with a floor such as -1e4.
 
     Example:
@@ -67,7 +67,7 @@ class ChainCRF:
             checks.mask("label_mask", label_mask, (emissions.shape[0], emissions.shape[2]), emissions)
             label_mask = label_mask.contiguous()
         self.validate = validate and not torch.compiler.is_compiling()
-        self._scores = Scores(emissions.to(dtype).contiguous(), _by_rows(transitions, dtype), lengths, label_mask)
+        self._scores = ChainScores(emissions.to(dtype).contiguous(), _by_rows(transitions, dtype), lengths, label_mask)
         if self.validate:
             if lengths is not None:
                 checks.lengths_values(lengths, emissions.shape[1])
@@ -140,7 +140,9 @@ class ChainCRF:
         if self.validate:
             checks.allowed_values(allowed, scores)
         within = torch.where(allowed, scores.emissions, FLOOR)
-        return self.log_partition - loss(Scores(within, scores.transitions, scores.lengths, scores.label_mask), None)
+        return self.log_partition - loss(
+            ChainScores(within, scores.transitions, scores.lengths, scores.label_mask), None
+        )
 
     # ---- expectations ----
 
@@ -160,7 +162,7 @@ class ChainCRF:
         if T == 1:
             return self._scores.emissions.new_zeros(B, 0, K, K)
         full = self._scores.transitions.expand(B, T - 1, K, K)  # one for each step: nothing is to be summed
-        scores = Scores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
+        scores = ChainScores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
         return marginals(scores, pairs=True)[1]
 
     @property

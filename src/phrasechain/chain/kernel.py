@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.chain.memory import empty_in_large_pages
-from phrasechain.chain.recursion import Scores
+from phrasechain.chain.recursion import ChainScores
 
 _INT = ctypes.c_int64
 _POINTER = ctypes.c_void_p
@@ -91,7 +91,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _chain(scores: Scores, q: Tensor | None = None) -> _Chain:
+def _chain(scores: ChainScores, q: Tensor | None = None) -> _Chain:
     """The fields that every call needs, in the order of the structure."""
     over_b, over_t, _, _ = scores.transitions.shape
     stride_b, stride_t, _, _ = scores.transitions.stride()
@@ -117,12 +117,12 @@ def _call(name: str, chain: _Chain) -> int:
     return status
 
 
-def is_finite(scores: Scores) -> bool:
+def is_finite(scores: ChainScores) -> bool:
     """Whether all scores are, those that no sequence uses included."""
     return _call("phrasechain_scan", _chain(scores)) == 0
 
 
-def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then the three tensors that :func:`backward` needs."""
     B, T, K = scores.emissions.shape
     new = scores.emissions.new_empty  # whatever torch's default dtype and device are
@@ -141,7 +141,7 @@ def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, T
     return loss, state, careful, exponentials
 
 
-def saved_shape(scores: Scores) -> tuple[int, ...]:
+def saved_shape(scores: ChainScores) -> tuple[int, ...]:
     """Of the exponentials that :func:`forward` keeps: those of one shared (K, K), none of other transitions."""
     shared = scores.transitions.shape[:2] == (1, 1) and scores.emissions.shape[1] > 1
     return tuple(scores.transitions.shape[2:]) if shared else (0,)
@@ -149,7 +149,7 @@ def saved_shape(scores: Scores) -> tuple[int, ...]:
 
 def backward(
     grad_loss: Tensor,
-    scores: Scores,
+    scores: ChainScores,
     q: Tensor | None,
     state: Tensor,
     careful: Tensor,
@@ -180,7 +180,7 @@ def backward(
     return grad_emissions, grad_transitions
 
 
-def _exponentiate(scores: Scores, out: Tensor) -> Tensor:
+def _exponentiate(scores: ChainScores, out: Tensor) -> Tensor:
     """exp(τ − column maximum) of one shared (K, K) into ``out``; returns the maxima (K,)."""
     transitions, pairs = scores.transitions[0, 0], scores.pairs()  # (K, K)
     if pairs is not None:  # what no sequence may take may hold anything
@@ -199,7 +199,9 @@ def _panels(chain: _Chain, exponentials: Tensor) -> Tensor:
     return panels
 
 
-def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, exponentials: Tensor, pairs: bool) -> Tensor | None:
+def _shared_backward(
+    scores: ChainScores, chain: _Chain, state: Tensor, exponentials: Tensor, pairs: bool
+) -> Tensor | None:
     K = scores.emissions.shape[2]
     panels = _panels(chain, exponentials)
     scaled = torch.empty_like(scores.emissions)  # (B, T, K)
@@ -216,7 +218,7 @@ def _shared_backward(scores: Scores, chain: _Chain, state: Tensor, exponentials:
     return grad[None, None]
 
 
-def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
+def viterbi(scores: ChainScores) -> tuple[Tensor, Tensor]:
     """The labels (B, T) of the best path and its score (B,) in float64."""
     B, T, K = scores.emissions.shape
     new = scores.emissions.new_empty

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from phrasechain.chain import kernel, scaled
-from phrasechain.chain.recursion import Scores, contract, filters
+from phrasechain.chain.recursion import ChainScores, contract, filters
 
 
-def loss(scores: Scores, q: Tensor | None) -> Tensor:
+def loss(scores: ChainScores, q: Tensor | None) -> Tensor:
     """log Z (B,), or with ``q`` (B, T, K) the divergence KL(q ‖ p)."""
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, q
     by_kernel = uses_kernel(scores.emissions)
@@ -25,7 +25,7 @@ def loss(scores: Scores, q: Tensor | None) -> Tensor:
     return value
 
 
-def labelled_loss(scores: Scores, q: Tensor, labelled: Tensor) -> Tensor:
+def labelled_loss(scores: ChainScores, q: Tensor, labelled: Tensor) -> Tensor:
     """KL(q_S ‖ p_S) over the labelled steps S, (B,); 0 where there are none.
 
     p_S is the chain over S that is left when the other steps are summed out.
@@ -42,7 +42,7 @@ def labelled_loss(scores: Scores, q: Tensor, labelled: Tensor) -> Tensor:
     return torch.where(labelled.any(1), value, 0.0).to(q.dtype)
 
 
-def marginals(scores: Scores, pairs: bool) -> tuple[Tensor, Tensor]:
+def marginals(scores: ChainScores, pairs: bool) -> tuple[Tensor, Tensor]:
     """p(y_t) (B, T, K) and, where ``pairs``, p(y_{t-1}, y_t) in the transitions' shape, summed where it broadcasts.
 
     The derivatives of log Z, without a graph.
@@ -83,7 +83,7 @@ def _forward(
     ``by_kernel`` is an argument, since compiled graphs are kept on disk under their arguments: the shape of what is
     saved must follow from them. A graph exported elsewhere may ask for a kernel that is not here.
     """
-    scores = Scores(emissions, transitions, lengths, label_mask)
+    scores = ChainScores(emissions, transitions, lengths, label_mask)
     return kernel.forward(scores, q) if by_kernel and _kernel_is_here() else scaled.forward(scores, q)
 
 
@@ -100,7 +100,7 @@ def _backward(
     pairs: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of emissions and transitions; the second is empty unless ``pairs``."""
-    scores = Scores(emissions, transitions, lengths, label_mask)
+    scores = ChainScores(emissions, transitions, lengths, label_mask)
     run = scaled.backward if exponentials.dim() == 4 else kernel.backward  # as it went forwards
     grad_emissions, grad_transitions = run(grad_loss.contiguous(), scores, q, state, careful, exponentials, pairs)
     return grad_emissions, emissions.new_empty(0) if grad_transitions is None else grad_transitions
@@ -117,7 +117,7 @@ def _gradients(ctx: Any, grad_loss: Tensor | None, run: Any) -> tuple[Tensor | N
         return (None,) * 6
     emissions, transitions, lengths, label_mask, q, *saved = ctx.saved_tensors
     if torch.is_grad_enabled():  # a graph of the gradient is wanted
-        value = plain_loss(Scores(emissions, transitions, lengths, label_mask), q)
+        value = plain_loss(ChainScores(emissions, transitions, lengths, label_mask), q)
         wanted = [tensor for tensor in (emissions, transitions) if tensor.requires_grad]
         grads = iter(torch.autograd.grad(value, wanted, grad_loss, create_graph=True, materialize_grads=True))
         grad_emissions = next(grads) if emissions.requires_grad else None
@@ -150,7 +150,7 @@ _forward_op.register_autograd(lambda ctx, *grads: _gradients(ctx, grads[0], _bac
 def _(emissions: Tensor, transitions: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     B = emissions.shape[0]
     state, careful = torch.empty_like(emissions, dtype=torch.float64), emissions.new_empty(B, dtype=torch.uint8)
-    shape = kernel.saved_shape(Scores(emissions, transitions)) if rest[-1] else transitions.shape
+    shape = kernel.saved_shape(ChainScores(emissions, transitions)) if rest[-1] else transitions.shape
     return emissions.new_empty(B), state, careful, emissions.new_empty(shape, dtype=torch.float32)
 
 
@@ -160,14 +160,14 @@ def _(grad_loss: Tensor, emissions: Tensor, transitions: Tensor, *rest: Any) -> 
     return torch.empty_like(emissions), emissions.new_empty(shape)
 
 
-def plain_loss(scores: Scores, q: Tensor | None) -> Tensor:
+def plain_loss(scores: ChainScores, q: Tensor | None) -> Tensor:
     """The same value by the plain recursion: slower, but autograd follows it to any order, to q as well."""
     chain = scores.clean()
     value = filters(chain)[1]
     return value if q is None else value - linear_terms(scores, q)
 
 
-def linear_terms(scores: Scores, q: Tensor) -> Tensor:
+def linear_terms(scores: ChainScores, q: Tensor) -> Tensor:
     """Σ q ε + Σ q_{t-1} τ q_t − Σ q log q, (B,): KL(q ‖ p) is log Z minus this."""
     chain, valid = scores.clean(), scores.valid()
     emissions = chain.emissions

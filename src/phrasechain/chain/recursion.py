@@ -19,7 +19,7 @@ FLOOR = -1e30
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class ChainScores:
     """The scores of a batch; steps past ``lengths`` and masked labels may hold anything."""
 
     emissions: Tensor  # (B, T, K)
@@ -76,7 +76,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class CleanScores:
-    """Scores without anything unknown: finite everywhere, ``FLOOR`` at masked labels, 0 past the end."""
+    """ChainScores without anything unknown: finite everywhere, ``FLOOR`` at masked labels, 0 past the end."""
 
     emissions: Tensor  # (B, T, K)
     transitions: Tensor  # (B or 1, T-1 or 1, K, K)
@@ -227,7 +227,7 @@ def sample(chain: CleanScores, n: int, generator: torch.Generator | None) -> Ten
     return found if chain.alive is None else torch.where(chain.alive[:, None, :], found, 0)
 
 
-def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
+def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]:
     """The chain over the labelled steps (B, T) alone, the others summed out, and the labelled steps' places (B, S).
 
     p_S is a chain again. Unlabelled steps before the first (after the last) labelled one send it a message, O(K²) each;
@@ -267,7 +267,7 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[Scores, Tensor]:
     rows = torch.arange(B, device=places.device)[:, None]
     picked = (emissions + ends)[rows, places]  # (B, S, K)
     between = torch.stack(links, 1)[rows, places[:, 1:] - 1] if S > 1 else emissions.new_zeros(B, 0, K, K)
-    return Scores(picked, between, counts.clamp(min=1), chain.labels), places
+    return ChainScores(picked, between, counts.clamp(min=1), chain.labels), places
 
 
 def _may_hold(condition: Tensor) -> bool:

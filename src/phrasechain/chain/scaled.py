@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from phrasechain.chain.memory import empty_in_large_pages
-from phrasechain.chain.recursion import CleanScores, Scores, filters, log_kernel
+from phrasechain.chain.recursion import ChainScores, CleanScores, filters, log_kernel
 
 RANGE = 32.0
 BLOCK = 1 << 19  # transitions that are worked on at a time, so that they stay in a cache
 
 
-def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then the three tensors that :func:`backward` needs."""
     chain, q = scores.clean(), _clean_target(scores, q)
     shift = _shift(chain)
@@ -40,7 +40,7 @@ def forward(scores: Scores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, T
 
 def backward(
     grad_loss: Tensor,
-    scores: Scores,
+    scores: ChainScores,
     q: Tensor | None,
     state: Tensor,
     careful: Tensor,
@@ -55,7 +55,7 @@ def backward(
         return _backward_scaled(grad_loss, chain, q, state, exponentials, pairs)
 
 
-def _clean_target(scores: Scores, q: Tensor | None) -> Tensor | None:
+def _clean_target(scores: ChainScores, q: Tensor | None) -> Tensor | None:
     valid = scores.valid()
     return q if q is None or valid is None else torch.where(valid, q, 0.0)
 

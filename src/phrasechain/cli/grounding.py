@@ -13,8 +13,8 @@ from phrasechain.core.files import write_output
 from phrasechain.core.terminal import printable
 
 if TYPE_CHECKING:
-    from phrasechain.grounding.captions import Pair
-    from phrasechain.grounding.ground import Manner, Wanted
+    from phrasechain.grounding.captions import CaptionedPhoto
+    from phrasechain.grounding.ground import GroundOptions, GroundRequest
     from phrasechain.grounding.grounder import Grounder
 
 
@@ -59,11 +59,11 @@ def ground(
     Of many photos or captions the answers go into a folder; run it again to go on after an interruption. See
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
-    from phrasechain.data.photos import parse_part
-    from phrasechain.grounding.ground import STDOUT, Manner, output_path, wanted
+    from phrasechain.data.photos import parse_shard
+    from phrasechain.grounding.ground import STDOUT, GroundOptions, output_path, wanted
 
-    manner = Manner(decode, alternatives, compare)
-    part = None if shard is None else parse_part(shard)
+    manner = GroundOptions(decode, alternatives, compare)
+    part = None if shard is None else parse_shard(shard)
     asked = wanted(arguments or (), captions, phrases or (), out).first(limit, part)
     path = output_path(asked, out, as_json)
     grounder = _grounder(model, device)
@@ -80,7 +80,7 @@ def _grounder(model: str | None, device: str) -> Grounder:
 
 
 def _ground_one(
-    grounder: Grounder, pair: Pair, manner: Manner, path: Path | None, as_json: bool, to_stdout: bool
+    grounder: Grounder, pair: CaptionedPhoto, manner: GroundOptions, path: Path | None, as_json: bool, to_stdout: bool
 ) -> None:
     import json
 
@@ -105,13 +105,15 @@ def _ground_one(
         typer.echo(printable(str(path)))
 
 
-def _ground_many(grounder: Grounder, asked: Wanted, manner: Manner, out: Path | None, as_json: bool) -> None:
+def _ground_many(
+    grounder: Grounder, asked: GroundRequest, manner: GroundOptions, out: Path | None, as_json: bool
+) -> None:
     import json
 
     from phrasechain.grounding.ground import ANIMATED, GroundReport, ground_many
 
-    for remark in asked.remarks:
-        typer.echo(printable(remark), err=True)
+    for warning in asked.warnings:
+        typer.echo(printable(warning), err=True)
     report = GroundReport(problems=asked.problems)
     for record in ground_many(grounder, asked.pairs, manner, report, out):
         if as_json:

@@ -72,14 +72,14 @@ def extract(
 
     Run it again to go on after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
     """
-    from phrasechain.data.photos import find_photos, parse_part
+    from phrasechain.data.photos import find_photos, parse_shard
     from phrasechain.regions.extract import detected_boxes, given_boxes
     from phrasechain.regions.extract import extract as run
     from phrasechain.regions.extractor import RegionExtractor
 
     if boxes is not None and proposals is not None:
         raise DataError("--boxes and --proposals both say which boxes: choose one")
-    photos, problems = find_photos(images, limit, parse_part(shard) if shard is not None else None)
+    photos, problems = find_photos(images, limit, parse_shard(shard) if shard is not None else None)
     source = None if boxes is None else given_boxes(boxes)
     if proposals is not None:
         source = detected_boxes(proposals, regions)

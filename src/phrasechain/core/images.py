@@ -18,8 +18,8 @@ ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
 
 
 @contextmanager
-def without_remarks() -> Iterator[None]:
-    """Silence the decoder's remarks on odd files: what it cannot read, it raises. For one thread, around all others."""
+def without_warnings() -> Iterator[None]:
+    """Silence the decoder's warnings on odd files: what it cannot read, it raises. One thread, around all others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -36,7 +36,7 @@ def track(items: Iterable[T], total: int, description: str) -> Iterator[T]:
 
 @contextmanager
 def quiet_library(logging: Any) -> Iterator[None]:
-    """Keep the remarks of transformers (this is its ``logging``) away, and its bars where there is no terminal."""
+    """Keep the warnings of transformers (this is its ``logging``) away, and its bars where there is no terminal."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if bars and not sys.stderr.isatty():

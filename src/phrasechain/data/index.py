@@ -21,7 +21,7 @@ from phrasechain.core.files import cache_folder, write_atomically
 from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.markup import split_tokens
 
-FORMAT = 1  # raise it whenever what is parsed or how it is kept changes
+INDEX_FORMAT = 1  # raise it whenever what is parsed or how it is kept changes
 #: The columns of a phrase; entities, categories and boxes are rows of their tables, the flags are bits.
 PHRASE_COLUMNS = ("start", "end", "first_token", "end_token", "entity", "categories", "boxes", "flags")
 SCENE, BOXLESS = 1, 2
@@ -180,4 +180,4 @@ def save_index(path: Path, signature: str, index: Index) -> None:
 
 
 def _header(signature: str, body: bytes) -> bytes:
-    return f"phrasechain index {FORMAT} {signature} {digest(body)}".encode()
+    return f"phrasechain index {INDEX_FORMAT} {signature} {digest(body)}".encode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phrasechain.core.errors import DataError, unknown_name
-from phrasechain.core.images import image_size, without_remarks
+from phrasechain.core.images import image_size, without_warnings
 from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.core.schema import (
     ALL,
@@ -82,7 +82,7 @@ def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
     if "width" in record or "height" in record:
         width, height = _whole(record, "width", low=1), _whole(record, "height", low=1)
     elif exists:
-        with without_remarks():
+        with without_warnings():
             width, height = image_size(path)
     else:
         raise DataError(

@@ -21,7 +21,7 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardNumber:
     """One of ``count`` parts of a list of images, numbered from 1."""
 
     number: int
@@ -32,20 +32,20 @@ class Part:
         return crc32(image.encode("utf-8", "surrogateescape")) % self.count == self.number - 1
 
 
-def parse_part(text: str) -> Part:
+def parse_shard(text: str) -> ShardNumber:
     """
-    >>> parse_part("2/8")
-    Part(number=2, count=8)
+    >>> parse_shard("2/8")
+    ShardNumber(number=2, count=8)
     """
     match = _SHARD.fullmatch(text)
-    part = Part(int(match[1]), int(match[2])) if match else Part(0, 0)
+    part = ShardNumber(int(match[1]), int(match[2])) if match else ShardNumber(0, 0)
     if not 1 <= part.number <= part.count:
         raise DataError(f"a shard is i/n with i from 1 to n, such as 1/4, not {text!r}")
     return part
 
 
 def find_photos(
-    sources: Sequence[Path], limit: int | None = None, part: Part | None = None
+    sources: Sequence[Path], limit: int | None = None, part: ShardNumber | None = None
 ) -> tuple[dict[str, Path], list[str]]:
     """The photos that are meant, by image id: a file, those in and below a folder, those of a dataset.
 

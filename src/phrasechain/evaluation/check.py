@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.images import check_image, without_remarks
+from phrasechain.core.images import check_image, without_warnings
 from phrasechain.core.progress import track
 from phrasechain.core.schema import ALL, Box, Example, Phrase
 from phrasechain.data.dataset import open_dataset, unexpected_count
@@ -123,7 +123,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
 
 
 def _broken_photos(examples: Sequence[Example]) -> list[str]:
-    with without_remarks(), ThreadPoolExecutor() as pool:
+    with without_warnings(), ThreadPoolExecutor() as pool:
         answers = pool.map(_photo_problem, examples)
         return [answer for answer in track(answers, len(examples), "Reading photos") if answer]
 

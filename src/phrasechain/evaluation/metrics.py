@@ -174,12 +174,12 @@ def _resampled_means(per_image: NDArray[np.float64], resamples: int, seed: int) 
     images = per_image.shape[1]
     if images == 0:
         return np.empty((0, per_image.shape[2]))
-    generator = np.random.default_rng(seed)
-    chance = np.full(images, 1 / images)
+    rng = np.random.default_rng(seed)
+    uniform = np.full(images, 1 / images)
     at_once = max(1, _COUNTS_AT_ONCE // images)
     means = []
     for start in range(0, resamples, at_once):
-        drawn = generator.multinomial(images, chance, size=min(at_once, resamples - start)).astype(np.float64)
+        drawn = rng.multinomial(images, uniform, size=min(at_once, resamples - start)).astype(np.float64)
         sums, totals = drawn @ per_image[0], drawn @ per_image[1]
         means.append(np.divide(sums, totals, out=np.full_like(sums, nan), where=totals > 0))
     return np.concatenate(means) if means else np.empty((0, per_image.shape[2]))
@@ -229,11 +229,11 @@ def sign_flip_p_value(differences: list[int]) -> float:
     0.25
     """
     observed = abs(sum(differences))
-    chance = np.ones(1)  # of the sums -reach..reach
+    mass = np.ones(1)  # of the sums -reach..reach
     for size in sorted(abs(difference) for difference in differences if difference):
-        wider = np.zeros(len(chance) + 2 * size)
-        wider[: len(chance)] = chance
-        wider[2 * size :] += chance
-        chance = wider / 2
-    reach = len(chance) // 2
-    return min(1.0, 2 * float(chance[reach + observed :].sum())) if observed else 1.0
+        wider = np.zeros(len(mass) + 2 * size)
+        wider[: len(mass)] = mass
+        wider[2 * size :] += mass
+        mass = wider / 2
+    reach = len(mass) // 2
+    return min(1.0, 2 * float(mass[reach + observed :].sum())) if observed else 1.0

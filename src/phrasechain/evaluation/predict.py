@@ -32,7 +32,7 @@ IMAGES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class InferenceOptions:
     """How a model is asked: which phrases a chain holds, how regions are chosen, whether offsets move their boxes."""
 
     regime: str = "gold"
@@ -42,7 +42,7 @@ class Answering:
     @property
     def name(self) -> str:
         """
-        >>> Answering("all", "smoothing", False).name
+        >>> InferenceOptions("all", "smoothing", False).name
         'all-smoothing-unmoved'
         """
         return f"{self.regime}-{self.decode}{'' if self.box_regression else '-unmoved'}"
@@ -53,7 +53,7 @@ def answers(
     model: GroundingModel,
     examples: Sequence[Example],
     regions: RegionSource,
-    answering: Answering,
+    answering: InferenceOptions,
     device: torch.device | str = "cpu",
     images_at_once: int = IMAGES_AT_ONCE,
 ) -> Iterator[tuple[Batch, Decoded]]:
@@ -80,7 +80,7 @@ def count_right(
 ) -> Tensor:
     """Phrases whose box has IoU ≥ 0.5 with their merged box, and phrases in all, for caption 0 and for all: (2, 2)."""
     counts = torch.zeros(2, 2, dtype=torch.int64, device=device)
-    for batch, decoded in answers(model, examples, regions, Answering(decode=how), device):
+    for batch, decoded in answers(model, examples, regions, InferenceOptions(decode=how), device):
         right = iou_xyxy(decoded.boxes, batch.gold) >= RIGHT  # (P,)
         first = torch.tensor([index == 0 for index in batch.captions], device=device)[batch.phrase_caption]
         counts += torch.stack([torch.stack([(right & first).sum(), first.sum()]), _sum_and_count(right)])
@@ -127,7 +127,7 @@ def predict_run(
     """
     checkpoint, store = load_checkpoint(run), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
-    answering = Answering(regime, decode or checkpoint.card.decode, box_regression)
+    answering = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression)
     examples = open_dataset(data).examples(split)
     require_regions(examples, store)
     processes = start_processes(device)
@@ -144,7 +144,7 @@ def predict_run(
     return file
 
 
-def predictions_file(run: Path, split: str, answering: Answering) -> Path:
+def predictions_file(run: Path, split: str, answering: InferenceOptions) -> Path:
     """Where a run's predictions for a split are."""
     return run / f"{split}-{answering.name}" / "predictions.jsonl"
 

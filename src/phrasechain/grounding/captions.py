@@ -35,7 +35,7 @@ Given = str | tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CaptionedPhoto:
     """A caption to be grounded on a photo."""
 
     image: str  # as the user names it
@@ -62,18 +62,18 @@ def photo_path(name: str, hint: str = "") -> Path:
 
 def pairs_of_photos(
     names: Sequence[str], caption: str, phrases: Sequence[Given] | None = None, out: Path | None = None
-) -> tuple[list[Pair], list[Path]]:
+) -> tuple[list[CaptionedPhoto], list[Path]]:
     """The caption with each of the photos, and with those in and below the folders but not in ``out``, by name.
 
     Pictures that grounding wrote into the folders are no photos, and come second; one that is named itself is taken.
     """
     given = None if phrases is None else tuple(phrases)
-    pairs: list[Pair] = []
+    pairs: list[CaptionedPhoto] = []
     made: list[Path] = []
     for name in names:
         path = photo_path(name, "; a caption of several words stands in quotes" if len(names) > 1 else "")
         photos, pictures = _photos_in(path, out) if path.is_dir() else ([path], [])
-        pairs += [Pair(str(photo), photo, caption, given) for photo in photos]
+        pairs += [CaptionedPhoto(str(photo), photo, caption, given) for photo in photos]
         made += pictures
     return pairs, made
 
@@ -103,7 +103,7 @@ def _photos_outside(folder: Path, out: Path | None) -> Iterator[Path]:
     return (photo for photo in photos_below(folder) if out.resolve() not in photo.resolve().parents)
 
 
-def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[Pair], list[str]]:
+def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[CaptionedPhoto], list[str]]:
     """The pairs of a captions file, and what is wrong with its other lines.
 
     Images are looked for in the folders among ``places``, by default in the file's own. Photos among them are found by
@@ -111,7 +111,7 @@ def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[Pair], l
     """
     search = _Search.among([photo_path(place) for place in places] or [file.parent])
     parse = _json_line if file.suffix.lower() == ".jsonl" else _tab_line
-    pairs: list[Pair] = []
+    pairs: list[CaptionedPhoto] = []
     problems: list[str] = []
     for number, line in read_lines(file):
         try:
@@ -120,7 +120,7 @@ def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[Pair], l
                 continue
             path = search.find(found[0])
             if path is not None:
-                pairs.append(Pair(found[0], path, *found[1:], f"{file}:{number}"))
+                pairs.append(CaptionedPhoto(found[0], path, *found[1:], f"{file}:{number}"))
         except DataError as error:
             problems.append(f"{file}:{number}: {error}")
     return pairs, problems

@@ -15,7 +15,7 @@ from typing import Any, Self
 from phrasechain.core.errors import DataError, PhrasechainError
 from phrasechain.core.files import disk_errors, lock_folder, reason, write_atomically
 from phrasechain.core.json_lines import parse_json, read_lines
-from phrasechain.grounding.captions import LINES, Pair
+from phrasechain.grounding.captions import LINES, CaptionedPhoto
 
 
 class GroundingFolder:
@@ -39,10 +39,10 @@ class GroundingFolder:
             self._lock.release()
             raise
 
-    def __contains__(self, pair: Pair) -> bool:
+    def __contains__(self, pair: CaptionedPhoto) -> bool:
         return _key(pair) in self._done
 
-    def add(self, pair: Pair, record: dict[str, Any], png: bytes | None) -> dict[str, Any]:
+    def add(self, pair: CaptionedPhoto, record: dict[str, Any], png: bytes | None) -> dict[str, Any]:
         """Keep the grounding of a pair, as JSON has it, and its picture if there is one; what its line says."""
         self.require_origin(_origin_of(record))
         if pair.phrases is not None:
@@ -102,7 +102,7 @@ def _origin_of(record: dict[str, Any]) -> str:
     return origin(record["model"], record["decode"], "independent" in record)
 
 
-def _key(pair: Pair) -> str:
+def _key(pair: CaptionedPhoto) -> str:
     return json.dumps([pair.image, pair.caption, pair.phrases])
 
 

@@ -16,14 +16,14 @@ from rich.table import Table
 
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.files import require_writable
-from phrasechain.core.images import opened, without_remarks
+from phrasechain.core.images import opened, without_warnings
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Box, Grounding
 from phrasechain.core.terminal import print_table, printable
-from phrasechain.data.photos import SUFFIXES, Part
+from phrasechain.data.photos import SUFFIXES, ShardNumber
 from phrasechain.draw import draw_comparison, draw_grounding
 from phrasechain.draw.comparison import differing
-from phrasechain.grounding.captions import GROUNDED, Pair, exists, pairs_of_photos, read_captions
+from phrasechain.grounding.captions import GROUNDED, CaptionedPhoto, exists, pairs_of_photos, read_captions
 from phrasechain.grounding.folder import GroundingFolder, origin
 from phrasechain.model.decode import DECODERS
 from phrasechain.regions.pixels import read_rgb
@@ -40,7 +40,7 @@ _COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class GroundOptions:
     """How captions are to be grounded and shown."""
 
     decode: str | None = None  # None: as the model does by default
@@ -62,21 +62,21 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GroundRequest:
     """What a user asks for."""
 
-    pairs: list[Pair]
+    pairs: list[CaptionedPhoto]
     is_single: bool = False  # one caption on one photo
     problems: list[str] = field(default_factory=list)  # lines of a captions file that say nothing
-    remarks: list[str] = field(default_factory=list)  # what the user should know, one line each
+    warnings: list[str] = field(default_factory=list)  # what the user should know, one line each
 
-    def first(self, limit: int | None, part: Part | None) -> Wanted:
+    def first(self, limit: int | None, part: ShardNumber | None) -> GroundRequest:
         """Of many, the first ``limit`` and of those the images of the ``part``."""
         pairs = [pair for pair in self.pairs[:limit] if part is None or part.holds(pair.image)]
         return self if self.is_single else replace(self, pairs=pairs)
 
 
-def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: str | None) -> Wanted:
+def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: str | None) -> GroundRequest:
     """What the arguments of the command mean: photos and then a caption, or the places of a captions file's images."""
     if captions is not None:
         if phrases:
@@ -84,15 +84,15 @@ def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[st
         pairs, problems = read_captions(captions, arguments)
         if not pairs and not problems:
             raise DataError(f"{captions}: no caption there" + " of these photos" * bool(arguments))
-        return Wanted(pairs, problems=problems)
+        return GroundRequest(pairs, problems=problems)
     if len(arguments) < 2:
         raise DataError('give a photo and a caption, such as photo.jpg "a dog chases a ball"; --help says more')
     *names, caption = arguments
     if Path(caption).suffix.lower() in SUFFIXES and exists(Path(caption)):
         raise DataError(f"{caption}: a photo, but the last of the arguments is the caption; put it there, in quotes")
     pairs, pictures = pairs_of_photos(names, caption, phrases or None, None if out is None else Path(out))
-    remarks = [_left_out(pictures)] if pictures else []
-    return Wanted(pairs, is_single=len(names) == 1 and not Path(names[0]).is_dir(), remarks=remarks)
+    warnings = [_left_out(pictures)] if pictures else []
+    return GroundRequest(pairs, is_single=len(names) == 1 and not Path(names[0]).is_dir(), warnings=warnings)
 
 
 def _left_out(pictures: Sequence[Path]) -> str:
@@ -100,7 +100,7 @@ def _left_out(pictures: Sequence[Path]) -> str:
     return f"left out {count} that grounding wrote ({pictures[0]}); name one to have it grounded"
 
 
-def output_path(asked: Wanted, out: str | None, as_json: bool) -> Path | None:
+def output_path(asked: GroundRequest, out: str | None, as_json: bool) -> Path | None:
     """Where pictures go: into a file, or of many into a folder; ``None`` for stdout and for no pictures."""
     if out == STDOUT:
         if as_json or not asked.is_single:
@@ -159,25 +159,25 @@ class GroundReport:
     animated: list[str] = field(default_factory=list)  # photos of which the first frame was looked at
 
 
-def answers(grounder: Grounder, pairs: Sequence[Pair], manner: Manner) -> Iterator[Answer]:
+def answers(grounder: Grounder, pairs: Sequence[CaptionedPhoto], manner: GroundOptions) -> Iterator[Answer]:
     """The answers to all pairs, in order; what cannot be grounded has an ``error``."""
     asked = [(pair.path, pair.caption, pair.phrases) for pair in pairs]
     found = (grounder.ground_many(asked, decode=way) for way in manner.ways)
-    with without_remarks():
+    with without_warnings():
         for pair, groundings in zip(pairs, zip(*found, strict=True), strict=True):
             yield Answer(*(replace(grounding, path=pair.image) for grounding in groundings))
 
 
-def answer(grounder: Grounder, pair: Pair, manner: Manner) -> Answer:
+def answer(grounder: Grounder, pair: CaptionedPhoto, manner: GroundOptions) -> Answer:
     """The answer to one pair, or a ``DataError``."""
-    with without_remarks():
+    with without_warnings():
         found = [grounder.ground(pair.path, pair.caption, phrases=pair.phrases, decode=way) for way in manner.ways]
     return Answer(*(replace(grounding, path=pair.image) for grounding in found))
 
 
-def picture(path: Path, found: Answer, manner: Manner) -> bytes:
+def picture(path: Path, found: Answer, manner: GroundOptions) -> bytes:
     """The picture of an answer on the photo of this path, as PNG."""
-    with without_remarks():
+    with without_warnings():
         image = read_rgb(path)
     if found.alone is not None:
         names = (f"each phrase alone ({ALONE})", f"all phrases jointly ({found.grounding.decode})")
@@ -191,7 +191,11 @@ def picture(path: Path, found: Answer, manner: Manner) -> bytes:
 
 
 def ground_many(
-    grounder: Grounder, pairs: Sequence[Pair], manner: Manner, report: GroundReport, out: Path | None = None
+    grounder: Grounder,
+    pairs: Sequence[CaptionedPhoto],
+    manner: GroundOptions,
+    report: GroundReport,
+    out: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the answers to many pairs as JSON has them; with ``out``, put them and their pictures into that folder.
 
@@ -227,13 +231,13 @@ def _raise_error(found: Answer) -> None:
             raise DataError(grounding.error)
 
 
-def problem_line(pair: Pair, error: DataError) -> str:
+def problem_line(pair: CaptionedPhoto, error: DataError) -> str:
     """What is wrong, where: the line of the captions file, or else the photo."""
     place = pair.where or pair.image
     return str(error) if str(error).startswith(place) else f"{place}: {error}"
 
 
-def print_answer(found: Answer, manner: Manner, console: Console) -> None:
+def print_answer(found: Answer, manner: GroundOptions, console: Console) -> None:
     """The phrases as a table: where each is, and how sure that is."""
     names = ["phrase", "category", "box", "probability", *([f"{ALONE} box"] if found.alone else [])]
     table = Table(*names)
@@ -259,5 +263,5 @@ def _box(box: Box) -> str:
 
 def is_animated(path: Path) -> bool:
     """Whether the file holds more than the frame that is looked at; the previews in a phone's photo do not count."""
-    with without_remarks(), opened(path) as image:
+    with without_warnings(), opened(path) as image:
         return bool(getattr(image, "is_animated", False)) and image.format != "MPO"

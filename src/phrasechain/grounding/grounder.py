@@ -25,10 +25,10 @@ from phrasechain.model.decode import decode as choose
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
 from phrasechain.regions.extract import in_order, usable_cores
-from phrasechain.regions.pixels import Source, read_rgb
+from phrasechain.regions.pixels import ImageSource, read_rgb
 from phrasechain.text.tokens import tokenise
 
-Pair = tuple[Source, str] | tuple[Source, str, Sequence[Given] | None]
+GroundPair = tuple[ImageSource, str] | tuple[ImageSource, str, Sequence[Given] | None]
 OnError = Literal["yield", "raise"]
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
@@ -37,7 +37,7 @@ _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long captio
 class PhotoGrounding(Grounding):
     """A grounding that knows the photo it was made on, and can be drawn."""
 
-    source: Source | None = field(default=None, repr=False, compare=False)
+    source: ImageSource | None = field(default=None, repr=False, compare=False)
 
     def draw(self, *, probabilities: bool = False, alternatives: int = 0) -> Image.Image:
         """The photo with its boxes and the caption below; see :func:`phrasechain.draw.draw_grounding`."""
@@ -47,10 +47,10 @@ class PhotoGrounding(Grounding):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GroundQuery:
     """A caption with its phrases, and the regions of the photo that it is about."""
 
-    source: Source
+    source: ImageSource
     caption: str
     tokens: tuple[str, ...]
     phrases: Sequence[FoundPhrase]
@@ -138,7 +138,7 @@ class Grounder:
 
     def ground(
         self,
-        image: Source,
+        image: ImageSource,
         caption: str,
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
@@ -162,7 +162,7 @@ class Grounder:
 
     def ground_many(
         self,
-        pairs: Iterable[Pair],
+        pairs: Iterable[GroundPair],
         batch_size: int = 16,
         on_error: OnError = "yield",
         workers: int | None = None,
@@ -184,9 +184,9 @@ class Grounder:
         return self._ground_many(pairs, batch_size, on_error, workers, how, top_k)
 
     def _ground_many(
-        self, pairs: Iterable[Pair], batch_size: int, on_error: OnError, workers: int, how: str, top_k: int
+        self, pairs: Iterable[GroundPair], batch_size: int, on_error: OnError, workers: int, how: str, top_k: int
     ) -> Iterator[PhotoGrounding]:
-        def ask(pair: Pair) -> Question | PhotoGrounding:
+        def ask(pair: GroundPair) -> GroundQuery | PhotoGrounding:
             try:
                 return self._ask(*_checked_pair(pair))
             except DataError as error:
@@ -196,10 +196,10 @@ class Grounder:
 
         with closing(in_order(ask, pairs, workers)) as asked:
             while some := list(islice(asked, batch_size)):
-                questions = [each for each in some if isinstance(each, Question)]
+                questions = [each for each in some if isinstance(each, GroundQuery)]
                 answers = iter(self._answer(questions, how, top_k))
                 for each in some:
-                    yield next(answers) if isinstance(each, Question) else each
+                    yield next(answers) if isinstance(each, GroundQuery) else each
 
     def _checked(self, decode: str | None, top_k: int) -> str:
         how = decode or self.decode
@@ -209,7 +209,7 @@ class Grounder:
             raise DataError(f"top_k must be 0 or more, not {top_k}")
         return how
 
-    def _ask(self, image: Source, caption: str, phrases: Sequence[Given] | None) -> Question:
+    def _ask(self, image: ImageSource, caption: str, phrases: Sequence[Given] | None) -> GroundQuery:
         tokens = tuple(token.text for token in tokenise(caption))
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
@@ -217,9 +217,9 @@ class Grounder:
         found = (
             finder.find(caption) if phrases is None else finder.categorise(caption, locate_phrases(caption, phrases))
         )
-        return Question(image, caption, tokens, found, self._photos.regions(image))
+        return GroundQuery(image, caption, tokens, found, self._photos.regions(image))
 
-    def _answer(self, questions: Sequence[Question], how: str, top_k: int) -> list[PhotoGrounding]:
+    def _answer(self, questions: Sequence[GroundQuery], how: str, top_k: int) -> list[PhotoGrounding]:
         answers: list[list[Answer]] = [[] for _ in questions]
         asked = [place for place, question in enumerate(questions) if question.phrases]
         for places in _groups(asked, [len(question.phrases) for question in questions]):
@@ -229,7 +229,7 @@ class Grounder:
         return [self._grounding(*pair, how) for pair in zip(questions, answers, strict=True)]
 
     @torch.inference_mode()
-    def _choose(self, questions: Sequence[Question], how: str, top_k: int) -> list[Answer]:
+    def _choose(self, questions: Sequence[GroundQuery], how: str, top_k: int) -> list[Answer]:
         """The boxes of all phrases of captions that have some, one after the other."""
         regions = {question.regions.image: question.regions for question in questions}
         items = [_example(question) for question in questions]
@@ -240,7 +240,7 @@ class Grounder:
         decoded = choose(scores, batch, how)
         return answers_of(scores, decoded, self.parts.calibration(how), top_k)
 
-    def _grounding(self, question: Question, answers: Sequence[Answer], how: str) -> PhotoGrounding:
+    def _grounding(self, question: GroundQuery, answers: Sequence[Answer], how: str) -> PhotoGrounding:
         regions, pairs = question.regions, zip(question.phrases, answers, strict=True)
         return PhotoGrounding(
             _path(question.source),
@@ -271,7 +271,7 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _checked_pair(pair: Any) -> tuple[Source, str, Sequence[Given] | None]:
+def _checked_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
         raise DataError("a pair is (image, caption), or (image, caption, phrases)")
     return pair[0], pair[1], pair[2] if len(pair) == 3 else None
@@ -290,7 +290,7 @@ def _groups(places: Sequence[int], phrases: Sequence[int]) -> Iterator[list[int]
         yield group
 
 
-def _example(question: Question) -> Example:
+def _example(question: GroundQuery) -> Example:
     phrases = tuple(
         Phrase(found.text, found.start, found.end, found.first_token, found.end_token, None, (found.category,), None)
         for found in question.phrases

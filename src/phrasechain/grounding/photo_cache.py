@@ -19,7 +19,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.files import reason
 from phrasechain.core.schema import Regions
 from phrasechain.regions.extractor import RegionExtractor
-from phrasechain.regions.pixels import Photo, Source, read_photo
+from phrasechain.regions.pixels import ImageSource, Photo, read_photo
 
 PHOTOS = 256  # whose regions are kept: 60 kB each
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")
@@ -47,7 +47,7 @@ class PhotoCache:
         """A copy, in this process or another, begins with no photos."""
         return PhotoCache.of, (self.extractor, self.size)
 
-    def regions(self, source: Source) -> Regions:
+    def regions(self, source: ImageSource) -> Regions:
         """The regions of a photo; their ``image`` is a name for its content."""
         if isinstance(source, str | Path):
             return self._of_file(source)

@@ -27,14 +27,14 @@ from torch import Tensor
 from phrasechain import __version__
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import read_bounded, reason, write_atomically
-from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, Card, Source, load_checkpoint, save_checkpoint
+from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint
 from phrasechain.model.confidence import EVIDENCE, Calibration
 from phrasechain.model.decode import DECODERS
 from phrasechain.model.model import GroundingModel
 from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.regions.extractor import RegionExtractor
 
-FORMAT = "phrasechain calibration 1"
+CALIBRATION_FORMAT = "phrasechain calibration 1"
 CALIBRATION, REGIONS, FINDER, MODEL_CARD = (
     "calibration.json",
     "regions.safetensors",
@@ -53,7 +53,7 @@ class Pretrained:
 
     name: str
     model: GroundingModel
-    card: Card
+    card: ModelInfo
     extractor: RegionExtractor
     finder: PhraseFinder
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by the way of decoding
@@ -132,10 +132,10 @@ def _download(hub_id: str, revision: str | None, cache_dir: str | Path | None) -
     return Path(found)
 
 
-def require_these_regions(card: Card, extractor: RegionExtractor, folder: Path) -> None:
+def require_these_regions(card: ModelInfo, extractor: RegionExtractor, folder: Path) -> None:
     """Refuse a model that learnt on other regions than those that the extractor finds."""
     info = extractor.info
-    if card.regions == Source(info.dimension, info.extractor, info.weights_sha256):
+    if card.regions == FeatureSource(info.dimension, info.extractor, info.weights_sha256):
         return
     if card.regions.extractor != info.extractor:
         raise DataError(
@@ -159,8 +159,8 @@ def read_calibrations(file: Path) -> dict[str, Calibration]:
     data = read_bounded(file, _TEXT_LIMIT)
     try:
         found = json.loads(data)
-        if found["format"] != FORMAT or tuple(found["evidence"]) != EVIDENCE:
-            raise DataError(f"not of this version ({str(found['format'])[:60]!r}, not {FORMAT!r})")
+        if found["format"] != CALIBRATION_FORMAT or tuple(found["evidence"]) != EVIDENCE:
+            raise DataError(f"not of this version ({str(found['format'])[:60]!r}, not {CALIBRATION_FORMAT!r})")
         return {decode: _calibration(values) for decode, values in found["decoders"].items() if decode in DECODERS}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{file}: broken: {one_line(error)}") from None
@@ -176,7 +176,7 @@ def _calibration(values: Any) -> Calibration:
 def calibrations_json(calibrations: Mapping[str, Calibration], notes: Mapping[str, Any] | None = None) -> bytes:
     """The file of the calibrations, with notes on how they were found."""
     decoders = {name: {"weights": each.weights, "constant": each.constant} for name, each in calibrations.items()}
-    whole = {"format": FORMAT, "evidence": EVIDENCE, "decoders": decoders, **(notes or {})}
+    whole = {"format": CALIBRATION_FORMAT, "evidence": EVIDENCE, "decoders": decoders, **(notes or {})}
     return json.dumps(whole, indent=1).encode() + b"\n"
 
 

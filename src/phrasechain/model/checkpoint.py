@@ -34,7 +34,7 @@ from phrasechain.text.base import TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.encoders import ENCODERS, build_encoder
 
-FORMAT = "phrasechain model 1"
+CHECKPOINT_FORMAT = "phrasechain model 1"
 POINTERS = "checkpoints.json"
 WEIGHTS, CARD, TEXT, TRAINING, STATE = (
     "model.safetensors",
@@ -48,7 +48,7 @@ _STEP_FOLDER = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FeatureSource:
     """What made the region features: a model is good for these alone."""
 
     dimension: int
@@ -56,16 +56,16 @@ class Source:
     weights_sha256: str | None
 
     @staticmethod
-    def of(store: FeatureStore) -> Source:
-        return Source(store.info.dimension, store.info.extractor, store.info.weights_sha256)
+    def of(store: FeatureStore) -> FeatureSource:
+        return FeatureSource(store.info.dimension, store.info.extractor, store.info.weights_sha256)
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ModelInfo:
     """What ``config.json`` of a checkpoint says: how to build the network, and where it comes from."""
 
     model: Model
-    regions: Source
+    regions: FeatureSource
     decode: str = "viterbi"
     step: int = 0
     score: float | None = None  # accuracy on dev
@@ -78,11 +78,11 @@ class Checkpoint:
 
     folder: Path
     model: GroundingModel
-    card: Card
+    card: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Pointers:
+class RunState:
     """The checkpoints of a run, by the names of their folders."""
 
     last: str
@@ -94,15 +94,15 @@ def save_checkpoint(
     folder: Path,
     model: GroundingModel,
     weights: Mapping[str, Tensor],
-    card: Card,
+    card: ModelInfo,
     training: Mapping[str, Tensor] | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint, all or nothing. ``weights`` are the model's, or those that stand in for them."""
     encoder = model.text.encoder
     files = {
-        WEIGHTS: save(_plain(weights), {"format": FORMAT}),
-        CARD: _json({"format": FORMAT, "phrasechain": __version__, **asdict(card)}),
+        WEIGHTS: save(_plain(weights), {"format": CHECKPOINT_FORMAT}),
+        CARD: _json({"format": CHECKPOINT_FORMAT, "phrasechain": __version__, **asdict(card)}),
         TEXT: _json({"encoder": _encoder_name(encoder), "settings": encoder.settings}),
     }
     if training is not None:
@@ -113,9 +113,9 @@ def save_checkpoint(
 def load_checkpoint(path: Path | str) -> Checkpoint:
     """The model in a checkpoint's folder, or the best one of a run, for inference."""
     folder = find_checkpoint(Path(path))
-    card, text = read_card(folder), _read_json(folder / TEXT)
+    card, text = read_model_info(folder), _read_json(folder / TEXT)
     try:
-        tensors = read_tensors(folder / WEIGHTS, FORMAT)
+        tensors = read_tensors(folder / WEIGHTS, CHECKPOINT_FORMAT)
         with torch.device("meta"), _WithoutDraws():
             _require_fit(_build(card, text, folder), tensors, folder / WEIGHTS)  # before memory is taken for it
         with _WithoutDraws():
@@ -132,22 +132,24 @@ def find_checkpoint(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise DataError(f"{path}: no such folder; give a run or a checkpoint")
-    pointers = read_pointers(path)
+    pointers = read_run_state(path)
     if pointers is None:
         raise DataError(f"{path}: neither a checkpoint nor a run that has one: no {WEIGHTS}, no {POINTERS} in it")
     return path / pointers.best
 
 
-def read_card(folder: Path) -> Card:
+def read_model_info(folder: Path) -> ModelInfo:
     """What a checkpoint says about itself."""
     file = folder / CARD
     found = _read_json(file)
-    if found.get("format") != FORMAT:
-        raise DataError(f"{file}: not of this version ({found.get('format', 'no format at all')!r}, not {FORMAT!r})")
+    if found.get("format") != CHECKPOINT_FORMAT:
+        raise DataError(
+            f"{file}: not of this version ({found.get('format', 'no format at all')!r}, not {CHECKPOINT_FORMAT!r})"
+        )
     try:
-        return Card(
+        return ModelInfo(
             model=model_from_dict(found["model"], str(file)),
-            regions=Source(**found["regions"]),
+            regions=FeatureSource(**found["regions"]),
             decode=str(found["decode"]),
             step=int(found["step"]),
             score=None if found["score"] is None else float(found["score"]),
@@ -159,9 +161,9 @@ def read_card(folder: Path) -> Card:
         raise DataError(f"{file}: broken: {one_line(error)}") from None
 
 
-def require_same_regions(card: Card, store: FeatureStore, where: Path) -> None:
+def require_same_regions(card: ModelInfo, store: FeatureStore, where: Path) -> None:
     """Refuse features that another network made, or of another dimension."""
-    mine, theirs = card.regions, Source.of(store)
+    mine, theirs = card.regions, FeatureSource.of(store)
     if mine == theirs:
         return
     if mine.dimension != theirs.dimension:
@@ -173,7 +175,7 @@ def require_same_regions(card: Card, store: FeatureStore, where: Path) -> None:
     raise DataError(f"{store.path}: has {what} ({where}); extract the features with the same network")
 
 
-def read_pointers(run: Path) -> Pointers | None:
+def read_run_state(run: Path) -> RunState | None:
     """The checkpoints of a run; ``None`` before the first one."""
     file = run / POINTERS
     if not file.exists():
@@ -183,17 +185,17 @@ def read_pointers(run: Path) -> Pointers | None:
     names = [name for name in (last, best) if isinstance(name, str) and _STEP_FOLDER.fullmatch(name)]
     if len(names) != 2 or not isinstance(finished, bool):
         raise DataError(f"{file}: broken; remove it to begin anew")
-    return Pointers(names[0], names[1], finished)
+    return RunState(names[0], names[1], finished)
 
 
-def point_to(run: Path, pointers: Pointers) -> None:
+def write_run_state(run: Path, pointers: RunState) -> None:
     """Make these the run's checkpoints, at once, and remove the others."""
     found = {"last": pointers.last, "best": pointers.best, "finished": pointers.is_finished}
     write_atomically(run / POINTERS, _json(found))
     remove_leftovers(run, pointers)
 
 
-def remove_leftovers(run: Path, pointers: Pointers | None) -> None:
+def remove_leftovers(run: Path, pointers: RunState | None) -> None:
     """Remove checkpoints that are neither the best nor the last, and what a kill left half written."""
     kept = set() if pointers is None else {pointers.last, pointers.best}
     for folder in run.iterdir():
@@ -249,7 +251,7 @@ class _WithoutDraws(TorchFunctionMode):
         return (args[0] if args else values["tensor"]) if is_draw else func(*args, **values)
 
 
-def _build(card: Card, text: Mapping[str, Any], folder: Path) -> GroundingModel:
+def _build(card: ModelInfo, text: Mapping[str, Any], folder: Path) -> GroundingModel:
     file = folder / TEXT
     try:
         encoder = build_encoder(str(text.get("encoder")), text.get("settings") or {})

@@ -90,7 +90,7 @@ def _answers_of_few(decoded: Decoded, emissions: Tensor, calibration: Calibratio
     boxes, keys = boxes.gather(1, order[..., None].expand_as(boxes)), keys.gather(1, order)
     kept = suppress(boxes, AGREE) & (keys > 0)  # (P, 1 + K)
     rows = zip(boxes.tolist(), probability.gather(1, order).tolist(), kept, strict=True)
-    return [_answer(box, chance, row.nonzero()[: 1 + top_k, 0].tolist()) for box, chance, row in rows]
+    return [_answer(box, each, row.nonzero()[: 1 + top_k, 0].tolist()) for box, each, row in rows]
 
 
 def _answer(boxes: list[list[float]], probabilities: list[float], places: list[int]) -> Answer:

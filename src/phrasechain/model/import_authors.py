@@ -18,7 +18,7 @@ from torch import Tensor
 
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import reason
-from phrasechain.model.checkpoint import Card, Source, save_checkpoint
+from phrasechain.model.checkpoint import FeatureSource, ModelInfo, save_checkpoint
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.phrase_encoder import CONTEXTS
@@ -45,13 +45,13 @@ def import_authors(
 ) -> None:
     """Write a released checkpoint as one of ours, for the region features of a store: ``evaluate`` takes the folder."""
     model, values = _load(Path(path), options)
-    source = Source.of(FeatureStore.open(Path(features)))
+    source = FeatureSource.of(FeatureStore.open(Path(features)))
     needed = model.region_input.features
     if source.dimension != needed:
         raise DataError(f"{features}: has {source.dimension} features a region, {path} was trained with {needed}")
     if Path(folder).exists():
         raise DataError(f"{folder}: is there already; choose another folder")
-    save_checkpoint(Path(folder), model, model.state_dict(), Card(values, source))
+    save_checkpoint(Path(folder), model, model.state_dict(), ModelInfo(values, source))
 
 
 def _load(path: Path, options: Path | str | None) -> tuple[GroundingModel, Model]:

@@ -40,7 +40,7 @@ from phrasechain.text.tokens import Span, Token, plain, tokenise
 from phrasechain.text.vectors import WordVectors
 from phrasechain.text.vocabulary import ngram_buckets
 
-FORMAT = "phrasechain finder 1"
+FINDER_FORMAT = "phrasechain finder 1"
 CLASSES = (*CATEGORIES, NOT_VISUAL)
 LABELS = ("O", *(f"{mark}-{name}" for name in CLASSES for mark in "BI"))
 _LARGEST = 1 << 26  # bytes of a file of weights; the embedded one has 4 million at most
@@ -246,9 +246,9 @@ class PhraseFinder(nn.Module):
 
     def save(self, path: Path) -> None:
         """Write the weights in float16 with all that is needed to build the finder again, all or nothing."""
-        about = {"format": FORMAT, "labels": LABELS, "shape": self.shape, "words": self.words}
+        about = {"format": FINDER_FORMAT, "labels": LABELS, "shape": self.shape, "words": self.words}
         tensors = {name: weight.detach().half().contiguous() for name, weight in self.named_parameters()}
-        # One key alone: the library writes several in an order that is left to chance, and the file's hash with it.
+        # One key alone: the library writes several in an order that is left to rng, and the file's hash with it.
         write_atomically(path, save(tensors, {"finder": json.dumps(about, sort_keys=True)}))
 
     @classmethod
@@ -345,5 +345,5 @@ def _features(token: str, buckets: int) -> tuple[str, int, tuple[int, ...]]:
 
 def _require_format(about: Any) -> None:
     found = shorten(str(about.get("format", "no format at all")), 60)
-    if found != FORMAT or tuple(about["labels"]) != LABELS:
-        raise DataError(f"not a phrase finder of this version ({found}); it must be {FORMAT!r}")
+    if found != FINDER_FORMAT or tuple(about["labels"]) != LABELS:
+        raise DataError(f"not a phrase finder of this version ({found}); it must be {FINDER_FORMAT!r}")

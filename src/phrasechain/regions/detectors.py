@@ -25,7 +25,7 @@ from torch import Tensor
 from phrasechain.core.boxes import area_xyxy, cxcywh_to_xyxy
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.progress import quiet_library
-from phrasechain.regions.pixels import Source, read_rgb
+from phrasechain.regions.pixels import ImageSource, read_rgb
 from phrasechain.regions.select import best_boxes
 
 PREFIX = "hf:"
@@ -54,7 +54,7 @@ class Detector:
         self._processor = processor
         self._text = text  # what a detector that takes words is told; empty for others
 
-    def boxes(self, image: Source, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def boxes(self, image: ImageSource, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """At most ``count`` boxes (K, 4), in pixels of the photo as displayed, and their scores (K,), best first.
 
         They lie within the photo and have an area. K can be 0.

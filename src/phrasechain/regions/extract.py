@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import read_bounded
-from phrasechain.core.images import without_remarks
+from phrasechain.core.images import without_warnings
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Regions
 from phrasechain.regions.detectors import PREFIX, load_detector
@@ -78,7 +78,7 @@ def extract(
             return error
 
     name = extractor.info.extractor if source is None else f"{extractor.info.extractor}, boxes of {source.name}"
-    with StoreWriter(out, replace(extractor.info, extractor=name)) as writer, without_remarks():
+    with StoreWriter(out, replace(extractor.info, extractor=name)) as writer, without_warnings():
         missing = [item for item in photos.items() if item[0] not in writer]
         report = ExtractReport(already_there=len(photos) - len(missing))
         with closing(in_order(look, missing, workers)) as found:

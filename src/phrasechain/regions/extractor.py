@@ -17,7 +17,7 @@ from phrasechain.core.boxes import area_xyxy, clip_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.regions.network import Dense, Described, Maps, RegionNetwork
-from phrasechain.regions.nms import first_kept, in_turn
+from phrasechain.regions.nms import nms, soft_nms
 from phrasechain.regions.pixels import Photo
 from phrasechain.regions.runtime import load_runtime
 from phrasechain.regions.weights import load_network
@@ -99,25 +99,25 @@ class Scored(NamedTuple):
 def find(describe: Callable[[Maps, Tensor], Described], maps: Maps, dense: Dense, count: int = REGIONS) -> Scored:
     """The regions of one photo."""
     proposed = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
-    return settle(describe(maps, proposed.boxes[None]), proposed.score, count)
+    return select_regions(describe(maps, proposed.boxes[None]), proposed.score, count)
 
 
 def propose(dense: Dense, count: int) -> Scored:
     """The ``count`` best candidates of one photo that are not the same."""
     score, best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1]))
     boxes, score = _inside(dense.boxes[0, best], score)
-    kept = first_kept(boxes, _SAME, count)
+    kept = nms(boxes, _SAME, count)
     return Scored(boxes[kept], score[kept])
 
 
-def settle(described: Described, score: Tensor, count: int) -> Scored:
+def select_regions(described: Described, score: Tensor, count: int) -> Scored:
     """Of proposals (1, M), moved, the ``count`` that show most, by what both heads think of them.
 
     Most are taken in turn, each for what it adds to those before. The last places go to the best of the others: almost
     the same as some of the first, and perhaps a better fit.
     """
     boxes, score = _inside(described.boxes[0], (score + described.quality[0]) / 2)
-    first, worth = in_turn(boxes, score, min(count, max(_TURNS, math.ceil(_TURNS / REGIONS * count))))
+    first, worth = soft_nms(boxes, score, min(count, max(_TURNS, math.ceil(_TURNS / REGIONS * count))))
     others = torch.ones(len(boxes), dtype=torch.bool)
     others[first] = False
     rest = score.masked_fill(~others, -math.inf).sort(descending=True, stable=True).indices

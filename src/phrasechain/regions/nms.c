@@ -39,7 +39,7 @@ static inline float overlap(Columns with, int64_t place, const float *box, float
 }
 
 /* The places of the first `count` of n boxes, best first, that no better kept one overlaps by more than `threshold`. */
-int64_t phrasechain_first_kept(const float *boxes, int64_t n, float threshold, int64_t count, int64_t *places) {
+int64_t phrasechain_nms(const float *boxes, int64_t n, float threshold, int64_t count, int64_t *places) {
     float *memory = malloc((5 * count + 1) * sizeof(float));
     if (!memory) return -1;
     Columns kept = columns_in(memory, count);
@@ -63,7 +63,7 @@ int64_t phrasechain_first_kept(const float *boxes, int64_t n, float threshold, i
 static float log_sigmoid(float x) { return smaller(x, 0) - log1pf(expf(-fabsf(x))); }
 
 /* The places of `count` of n boxes in the order of what each still adds, and the log of how much that is. */
-int64_t phrasechain_in_turn(const float *boxes, const float *score, int64_t n, int64_t count, float alike, float steep,
+int64_t phrasechain_soft_nms(const float *boxes, const float *score, int64_t n, int64_t count, float alike, float steep,
                             int64_t *places, float *worth) {
     float *memory = malloc((6 * n + 1) * sizeof(float));
     if (!memory) return -1;

@@ -43,11 +43,11 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
     return state[1] > 0
 
 
-def first_kept(boxes: Tensor, threshold: float, count: int) -> Tensor:
+def nms(boxes: Tensor, threshold: float, count: int) -> Tensor:
     """The places of the first ``count`` boxes that :func:`suppress` keeps of (N, 4), without a look at those behind."""
     library = nms_kernel.load()
     if library is not None and _is_plain(boxes, (len(boxes), 4)):
-        return nms_kernel.first_kept(library, boxes, threshold, count)
+        return nms_kernel.nms(library, boxes, threshold, count)
     kept = torch.empty(0, dtype=torch.long, device=boxes.device)
     for start in range(0, len(boxes), _BLOCK):
         block = torch.arange(start, min(start + _BLOCK, len(boxes)), device=boxes.device)
@@ -59,16 +59,16 @@ def first_kept(boxes: Tensor, threshold: float, count: int) -> Tensor:
     return kept[:count]
 
 
-def in_turn(boxes: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def soft_nms(boxes: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The places of ``count`` boxes of (M, 4), in the order of what each still adds, and the log of how much that is.
 
-    A box adds σ(score) · Π (1 - σ(20 (IoU - 0.55))) over the boxes before it: the chance that it shows something, and
+    A box adds σ(score) · Π (1 - σ(20 (IoU - 0.55))) over the boxes before it: the rng that it shows something, and
     that none of those shows the same. This is Soft-NMS (Bodla et al., 2017) with a logistic decay. Falling, as each
     turn only lowers what is left. Boxes and scores are finite.
     """
     library = nms_kernel.load()
     if library is not None and _is_plain(boxes, (len(boxes), 4)) and _is_plain(score, (len(boxes),)):
-        return nms_kernel.in_turn(library, boxes, score, count, _ALIKE, _STEEP)
+        return nms_kernel.soft_nms(library, boxes, score, count, _ALIKE, _STEEP)
     left = F.logsigmoid(score).cpu().numpy().copy()  # (M,)
     fading = F.logsigmoid(_STEEP * (_ALIKE - pairwise_iou_xyxy(boxes, boxes))).cpu().numpy()  # (M, M)
     places, worth = [], []

@@ -26,29 +26,29 @@ def load() -> ctypes.CDLL | None:
 def _find() -> ctypes.CDLL | None:
     library = kernel.open_library(Path(__file__).with_name("_nms"))
     if library is not None:
-        library.phrasechain_first_kept.argtypes = [_POINTER, _INT, _FLOAT, _INT, _POINTER]
-        library.phrasechain_in_turn.argtypes = [_POINTER, _POINTER, _INT, _INT, _FLOAT, _FLOAT, _POINTER, _POINTER]
-        for function in (library.phrasechain_first_kept, library.phrasechain_in_turn):
+        library.phrasechain_nms.argtypes = [_POINTER, _INT, _FLOAT, _INT, _POINTER]
+        library.phrasechain_soft_nms.argtypes = [_POINTER, _POINTER, _INT, _INT, _FLOAT, _FLOAT, _POINTER, _POINTER]
+        for function in (library.phrasechain_nms, library.phrasechain_soft_nms):
             function.restype = _INT
     return library
 
 
-def first_kept(library: ctypes.CDLL, boxes: Tensor, threshold: float, count: int) -> Tensor:
+def nms(library: ctypes.CDLL, boxes: Tensor, threshold: float, count: int) -> Tensor:
     """The places of the first ``count`` boxes of (N, 4) that greedy suppression keeps."""
     boxes = boxes.contiguous()
     places = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
-    found = library.phrasechain_first_kept(boxes.data_ptr(), len(boxes), threshold, len(places), places.data_ptr())
+    found = library.phrasechain_nms(boxes.data_ptr(), len(boxes), threshold, len(places), places.data_ptr())
     return places[: _checked(found)]
 
 
-def in_turn(
+def soft_nms(
     library: ctypes.CDLL, boxes: Tensor, score: Tensor, count: int, alike: float, steep: float
 ) -> tuple[Tensor, Tensor]:
     """The places of ``count`` boxes of (M, 4) by what each adds, and the log of how much that is."""
     boxes, score = boxes.contiguous(), score.contiguous()
     places = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
     worth = boxes.new_empty(len(places))
-    found = library.phrasechain_in_turn(
+    found = library.phrasechain_soft_nms(
         boxes.data_ptr(), score.data_ptr(), len(boxes), len(places), alike, steep, places.data_ptr(), worth.data_ptr()
     )
     _checked(found)

@@ -22,7 +22,7 @@ from PIL import Image
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import check_pixel_count, decoding, displayed_size, opened, orientation
 
-Source = str | Path | Image.Image | NDArray[np.uint8]
+ImageSource = str | Path | Image.Image | NDArray[np.uint8]
 
 _BAND = 1 << 20  # pixels that are converted at once
 _SPARE = 2  # a photo is not reduced below this many squares before it is resampled
@@ -54,11 +54,11 @@ class Levels(NamedTuple):
     white: float
 
 
-def read_photo(source: Source, size: int) -> Photo:
+def read_photo(source: ImageSource, size: int) -> Photo:
     """Decode a photo, turn it as it is displayed and squash it to ``size`` × ``size``.
 
     The source is a path, a PIL image or an H × W × 3 array of uint8, RGB; it is left as it is. What cannot be used is
-    a ``DataError``. The decoder may warn about odd files: see ``without_remarks``.
+    a ``DataError``. The decoder may warn about odd files: see ``without_warnings``.
     """
     with _opened(source) as image:
         width, height = displayed_size(image)
@@ -73,14 +73,14 @@ def read_photo(source: Source, size: int) -> Photo:
         return Photo(width, height, np.array(square))
 
 
-def read_rgb(source: Source) -> Image.Image:
+def read_rgb(source: ImageSource) -> Image.Image:
     """The whole photo in RGB as it is displayed, for those who look at it in their own way."""
     with _opened(source) as image:
         return _turned(_as_rgb(image), orientation(image))
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[Image.Image]:
+def _opened(source: ImageSource) -> Iterator[Image.Image]:
     if isinstance(source, str | Path):
         with opened(source) as image:
             yield image

@@ -131,7 +131,7 @@ def _export(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any = No
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without the exporter's remarks on packages that nobody needs here, and on its own future."""
+    """Without the exporter's warnings on packages that nobody needs here, and on its own future."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -34,7 +34,7 @@ _EPSILON = 1e-3  # of the batch norms in the published weights
 class Block(nn.Module):
     """Expand, filter each channel, project; with the input added where shapes allow.
 
-    While it learns, a block that adds to its input is left out by chance (stochastic depth; Huang et al., 2016).
+    While it learns, a block that adds to its input is left out by rng (stochastic depth; Huang et al., 2016).
     """
 
     def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int) -> None:

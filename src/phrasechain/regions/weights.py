@@ -19,7 +19,7 @@ from phrasechain.core.files import reason, write_atomically
 from phrasechain.regions.network import RegionNetwork, without_norms
 from phrasechain.store.shard import MAX_DIMENSION
 
-FORMAT = "phrasechain regions 3"
+REGIONS_FORMAT = "phrasechain regions 3"
 EMBEDDED = Path(str(files("phrasechain.regions") / "regions.safetensors"))
 _LARGEST = 1 << 28  # bytes; the embedded file has 13 million
 _LARGEST_SIDE = 2048  # of the square that photos are squashed to
@@ -40,7 +40,7 @@ def save_network(path: Path, network: RegionNetwork) -> None:
     tensors = {name: tensor.half().contiguous() for name, tensor in without_norms(network).state_dict().items()}
     tensors[_SIDES] = network.sides.float()
     shape = {"dimension": network.dimension, "size": network.size}
-    write_atomically(path, _with_sorted_header(save(tensors, {"format": FORMAT, "shape": json.dumps(shape)})))
+    write_atomically(path, _with_sorted_header(save(tensors, {"format": REGIONS_FORMAT, "shape": json.dumps(shape)})))
 
 
 def _with_sorted_header(data: bytes) -> bytes:
@@ -60,9 +60,9 @@ def load_network(path: Path | None = None) -> Loaded:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
-            if about.get("format") != FORMAT:
+            if about.get("format") != REGIONS_FORMAT:
                 found = about.get("format", "no format at all")
-                raise DataError(f"not a region network of this version ({found}); it must be {FORMAT!r}")
+                raise DataError(f"not a region network of this version ({found}); it must be {REGIONS_FORMAT!r}")
             tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise DataError("broken weights: some are not finite")

@@ -25,7 +25,7 @@ from phrasechain.core.progress import track
 from phrasechain.core.schema import Regions
 from phrasechain.store.shard import Shard, ShardArrays, StoreInfo, map_shard, parse_json, read_shard
 
-FORMAT = "phrasechain-store"
+STORE_FORMAT = "phrasechain-store"
 VERSION = 1
 HEADER_NAME = "store.json"
 MANIFEST_NAME = "shards.jsonl"
@@ -201,7 +201,7 @@ def read_header(path: Path) -> tuple[StoreInfo, Totals | None]:
     if not file.is_file():
         raise DataError(f"{path}: not a region store, it has no {HEADER_NAME}; see phrasechain import-features")
     header = parse_json(read_bounded(file, _MAX_HEADER_BYTES), str(file))
-    if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
+    if not isinstance(header, dict) or header.pop("format", None) != STORE_FORMAT:
         raise DataError(f"{file}: not the header of a region store")
     version = header.pop("version", None)
     if version != VERSION:
@@ -221,7 +221,7 @@ def read_header(path: Path) -> tuple[StoreInfo, Totals | None]:
 def encode_header(info: StoreInfo, totals: Totals | None) -> bytes:
     """The bytes of ``store.json``."""
     finished = None if totals is None else asdict(totals)
-    header = {"format": FORMAT, "version": VERSION, **asdict(info), "finished": finished}
+    header = {"format": STORE_FORMAT, "version": VERSION, **asdict(info), "finished": finished}
     return (json.dumps(header, indent=2) + "\n").encode()
 
 

@@ -23,7 +23,7 @@ from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import reason, write_atomically
 from phrasechain.text.base import Captions, TextEncoder, longest
 
-FORMAT = "phrasechain text cache 1"
+CACHE_FORMAT = "phrasechain text cache 1"
 FILE_BYTES = 1 << 26  # of vectors, gathered in memory before they are written
 
 
@@ -91,7 +91,7 @@ class CachedEncoder(TextEncoder):
         if not self._waiting:
             return
         counts = {key: len(vectors) for key, vectors in self._waiting.items()}
-        about = {"format": FORMAT, "encoder": self._identity, "captions": json.dumps(counts)}
+        about = {"format": CACHE_FORMAT, "encoder": self._identity, "captions": json.dumps(counts)}
         path = self.folder / f"{secrets.token_hex(8)}.safetensors"
         try:
             write_atomically(path, save({"vectors": torch.cat(list(self._waiting.values()))}, about))
@@ -128,7 +128,7 @@ class CachedEncoder(TextEncoder):
         try:
             with safe_open(path, "pt") as file:
                 about = file.metadata() or {}
-                if about.get("format") != FORMAT:
+                if about.get("format") != CACHE_FORMAT:
                     raise DataError(f"{self.folder}: not a folder of cached text: {path.name}; choose another folder")
                 if about["encoder"] != self._identity:
                     raise DataError(f"{self.folder}: the cache of another encoder; choose another folder or delete it")

@@ -21,11 +21,11 @@ from phrasechain.data.dataset import open_dataset
 from phrasechain.evaluation.evaluate import Protocol, Section, score
 from phrasechain.evaluation.gold import Gold, Matched, collect_gold, match_predictions
 from phrasechain.evaluation.metrics import RIGHT, Mean, PairedTest, has_rival, neighbours, paired_test
-from phrasechain.evaluation.predict import Answering, predict_run, predictions_file
+from phrasechain.evaluation.predict import InferenceOptions, predict_run, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
-from phrasechain.model.checkpoint import read_pointers
+from phrasechain.model.checkpoint import read_run_state
 from phrasechain.model.config import Config, with_settings
-from phrasechain.training.compare_rows import HERE, MODELS, REFERENCE, ROWS, TABLES, TESTS, WORDS, Asked
+from phrasechain.training.compare_rows import HERE, MODELS, REFERENCE, ROWS, TABLES, TESTS, WORDS, TableLine
 from phrasechain.training.grounder.task import train
 from phrasechain.training.run_folder import read_metrics
 
@@ -36,7 +36,7 @@ class Line:
 
     label: str
     row: str
-    answering: Answering
+    answering: InferenceOptions
     seeds: int
     sections: tuple[Section, ...]
     accuracies: dict[str, tuple[float, ...]]  # section to the accuracy (merged box, IoU 0.5) of each seed
@@ -70,7 +70,7 @@ class Tables:
     tests: tuple[Test, ...]
 
 
-class Workshop:
+class ComparisonRunner:
     """Trains and asks what a table needs, once."""
 
     def __init__(
@@ -83,12 +83,12 @@ class Workshop:
         if len(self.gold["gold"]) == 0:
             raise DataError(f"{data}: the split {split!r} has no phrase with a box: nothing to compare")
         self._runs: dict[tuple[str, int], Path] = {}
-        self._matched: dict[tuple[str, int, Answering], Matched] = {}
-        self._lines: dict[tuple[Asked, int], Line] = {}
-        self._tests: dict[tuple[Asked, Asked, int], Test] = {}
+        self._matched: dict[tuple[str, int, InferenceOptions], Matched] = {}
+        self._lines: dict[tuple[TableLine, int], Line] = {}
+        self._tests: dict[tuple[TableLine, TableLine, int], Test] = {}
 
     def is_trained(self, row: str, seed: int) -> bool:
-        pointers = read_pointers(self._folder(row, seed))
+        pointers = read_run_state(self._folder(row, seed))
         return pointers is not None and pointers.is_finished
 
     def run(self, row: str, seed: int) -> Path:
@@ -103,7 +103,7 @@ class Workshop:
     def _folder(self, row: str, seed: int) -> Path:
         return self.out / "runs" / f"{row.replace(', ', '_').replace(' ', '-')}_seed-{seed}"
 
-    def matched(self, row: str, seed: int, answering: Answering) -> Matched:
+    def matched(self, row: str, seed: int, answering: InferenceOptions) -> Matched:
         """A run's predictions beside the gold phrases; they are made unless they are there."""
         key = row, seed, answering
         if key not in self._matched:
@@ -114,12 +114,12 @@ class Workshop:
             self._matched[key] = match_predictions(self.gold[answering.regime], read_predictions(file), str(file))
         return self._matched[key]
 
-    def line(self, asked: Asked, seeds: int) -> Line:
+    def line(self, asked: TableLine, seeds: int) -> Line:
         if (asked, seeds) not in self._lines:
             self._lines[asked, seeds] = self._line(asked, seeds)
         return self._lines[asked, seeds]
 
-    def _line(self, asked: Asked, seeds: int) -> Line:
+    def _line(self, asked: TableLine, seeds: int) -> Line:
         matched = [self.matched(asked.row, seed, asked.answering) for seed in range(seeds)]
         gold = self.gold[asked.answering.regime]
         sections = tuple(score(repeat_gold(gold, seeds), join_matched(matched), protocol=self.protocol))
@@ -130,13 +130,13 @@ class Workshop:
         }
         return Line(asked.label, asked.row, asked.answering, seeds, sections, accuracies, mean(minutes))
 
-    def test(self, first: Asked, second: Asked, seeds: int) -> Test:
+    def test(self, first: TableLine, second: TableLine, seeds: int) -> Test:
         key = first, second, seeds
         if key not in self._tests:
             self._tests[key] = self._test(*key)
         return self._tests[key]
 
-    def _test(self, first: Asked, second: Asked, seeds: int) -> Test:
+    def _test(self, first: TableLine, second: TableLine, seeds: int) -> Test:
         """The test for all phrases and for those with a rival, by which a chain should matter most."""
         gold = self.gold["gold"]
         mine, theirs = (
@@ -180,7 +180,7 @@ def compare(
     what is there whenever another run is trained.
     """
     rows = _wanted_rows(base, rows)
-    workshop = Workshop(data, features, out, base, split, device, protocol or Protocol())
+    workshop = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol())
     tables = Tables(str(data), split, str(features), tuple(settings), seeds, {}, ())
     counts: dict[str, int] = {}
     for row, seed in _in_order(workshop, rows, seeds):
@@ -203,7 +203,7 @@ def _wanted_rows(base: Config, rows: Sequence[str] | None) -> list[str]:
     return [row for row in dict.fromkeys(rows or ROWS) if row != WORDS]
 
 
-def _in_order(workshop: Workshop, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
+def _in_order(workshop: ComparisonRunner, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
     """What is trained, one after the other: a row and a seed."""
     yield from ((row, 0) for row in rows)
     yield from ((row, seed) for seed in range(1, seeds) for row in rows if row in MODELS)
@@ -212,16 +212,16 @@ def _in_order(workshop: Workshop, rows: Sequence[str], seeds: int) -> Iterator[t
             yield from ((row, seed) for seed in range(1, seeds))
 
 
-def _is_near_reference(workshop: Workshop, row: str, seeds: int) -> bool:
+def _is_near_reference(workshop: ComparisonRunner, row: str, seeds: int) -> bool:
     interval = headline(workshop.line(HERE, seeds).sections[0])
-    own = headline(workshop.line(Asked(row, row), 1).sections[0]).value
+    own = headline(workshop.line(TableLine(row, row), 1).sections[0]).value
     return interval.low <= own <= interval.high
 
 
-def _filled(tables: Tables, workshop: Workshop, counts: Mapping[str, int]) -> Tables:
+def _filled(tables: Tables, workshop: ComparisonRunner, counts: Mapping[str, int]) -> Tables:
     """The tables of what is trained: ``counts`` seeds of each row. One that says nothing new is left out."""
     shown: dict[str, tuple[Line, ...]] = {}
-    seen: set[tuple[str, Answering]] = set()
+    seen: set[tuple[str, InferenceOptions]] = set()
     for title, asked in TABLES.items():
         there = [each for each in asked if each.row in counts]
         if not seen.issuperset((each.row, each.answering) for each in there):

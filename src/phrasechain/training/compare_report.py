@@ -14,7 +14,7 @@ from phrasechain import __version__
 from phrasechain.core.files import write_output
 from phrasechain.evaluation.evaluate import Section
 from phrasechain.evaluation.metrics import Mean, PairedTest
-from phrasechain.evaluation.predict import Answering
+from phrasechain.evaluation.predict import InferenceOptions
 from phrasechain.evaluation.report import without_nan
 from phrasechain.training.compare import Line, Tables, Test, headline
 
@@ -67,7 +67,7 @@ def _lines(tables: Tables) -> Iterator[str]:
 
 def _one_of_each_row(tables: Tables) -> list[Line]:
     """The line of each row that is asked in the plain way, under the row's name."""
-    lines = {line.row: line for each in tables.tables.values() for line in each if line.answering == Answering()}
+    lines = {line.row: line for each in tables.tables.values() for line in each if line.answering == InferenceOptions()}
     return [replace(line, label=name) for name, line in lines.items()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from phrasechain.evaluation.predict import Answering
+from phrasechain.evaluation.predict import InferenceOptions
 
 _SL_CCRF = ("loss.targets=soft", "model.chain=true")
 #: The models, by name: what is set for each besides what is set for all.
@@ -27,53 +27,53 @@ REFERENCE = "SL-CCRF"
 WORDS = "SL-CCRF, learned words"
 
 
-class Asked(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table: its label, the row, and how it is asked."""
 
     label: str
     row: str
-    answering: Answering = Answering()
+    answering: InferenceOptions = InferenceOptions()
 
 
-_UNMOVED = Answering(box_regression=False)
-TABLES: dict[str, tuple[Asked, ...]] = {
-    "models": tuple(Asked(name, name) for name in MODELS),
+_UNMOVED = InferenceOptions(box_regression=False)
+TABLES: dict[str, tuple[TableLine, ...]] = {
+    "models": tuple(TableLine(name, name) for name in MODELS),
     "context of the transitions": (
-        Asked("none", "SL-CCRF, no context"),
-        Asked("M", REFERENCE),
-        Asked("M+LR", "SL-CCRF, M+LR"),
-        Asked("M+LR+G", "SL-CCRF, M+LR+G"),
+        TableLine("none", "SL-CCRF, no context"),
+        TableLine("M", REFERENCE),
+        TableLine("M+LR", "SL-CCRF, M+LR"),
+        TableLine("M+LR+G", "SL-CCRF, M+LR+G"),
     ),
-    "transitions": (Asked("paper", REFERENCE), Asked("geometric", "SL-CCRF, geometric")),
-    "words": (Asked("given vectors", REFERENCE), Asked("learned", WORDS)),
+    "transitions": (TableLine("paper", REFERENCE), TableLine("geometric", "SL-CCRF, geometric")),
+    "words": (TableLine("given vectors", REFERENCE), TableLine("learned", WORDS)),
     "decoding": tuple(
-        Asked(f"{name}, {how}", name, Answering(decode=how))
+        TableLine(f"{name}, {how}", name, InferenceOptions(decode=how))
         for name in ("HL-CCRF", "SL-CCRF")
         for how in ("viterbi", "smoothing", "independent", "consensus")
     ),
     "box regression": (
         *(
-            Asked(f"{name}, {label}", name, answering)
+            TableLine(f"{name}, {label}", name, answering)
             for name in MODELS
-            for label, answering in (("moved", Answering()), ("not moved", _UNMOVED))
+            for label, answering in (("moved", InferenceOptions()), ("not moved", _UNMOVED))
         ),
-        Asked("SL-CCRF, trained without", "SL-CCRF, no regression"),
+        TableLine("SL-CCRF, trained without", "SL-CCRF, no regression"),
     ),
     "phrases in the chain": tuple(
-        Asked(f"{name}, {regime}", name, Answering(regime=regime))
+        TableLine(f"{name}, {regime}", name, InferenceOptions(regime=regime))
         for name in (*MODELS, "SL-CCRF, summed out", "SL-CCRF, half of the unboxed")
         for regime in ("gold", "all")
     ),
 }
-HERE = Asked(REFERENCE, REFERENCE)
+HERE = TableLine(REFERENCE, REFERENCE)
 #: What is tested against what.
-TESTS: tuple[tuple[Asked, Asked], ...] = (
-    *((Asked(one, one), Asked(other, other)) for one, other in (("SL", "HL"), ("HL-CCRF", "HL"))),
-    *((HERE, Asked(other, other)) for other in ("HL-CCRF", "SL")),
-    *((Asked(row, row), HERE) for row in ROWS if row not in MODELS),
+TESTS: tuple[tuple[TableLine, TableLine], ...] = (
+    *((TableLine(one, one), TableLine(other, other)) for one, other in (("SL", "HL"), ("HL-CCRF", "HL"))),
+    *((HERE, TableLine(other, other)) for other in ("HL-CCRF", "SL")),
+    *((TableLine(row, row), HERE) for row in ROWS if row not in MODELS),
     *(
-        (Asked(f"SL-CCRF, {how}", REFERENCE, Answering(decode=how)), HERE)
+        (TableLine(f"SL-CCRF, {how}", REFERENCE, InferenceOptions(decode=how)), HERE)
         for how in ("smoothing", "independent", "consensus")
     ),
-    (Asked("SL-CCRF, not moved", REFERENCE, _UNMOVED), HERE),
+    (TableLine("SL-CCRF, not moved", REFERENCE, _UNMOVED), HERE),
 )

@@ -1,4 +1,4 @@
-"""Averages of a module's weights while it learns: they often generalise better than the last ones."""
+"""Ema of a module's weights while it learns: they often generalise better than the last ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Averages:
+class Ema:
     """A copy of a module's state that follows it."""
 
     def __init__(self, module: nn.Module) -> None:

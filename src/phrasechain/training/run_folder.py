@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import read_bounded, write_atomically
 
-FORMAT = "format"  # the key of what kind of run it is, and of which version
+FORMAT_KEY = "format"  # the key of what kind of run it is, and of which version
 _CONFIG_LIMIT = 1 << 20
 
 
@@ -37,7 +37,7 @@ def _compare(path: Path, config: dict[str, Any]) -> None:
         found = dict(json.loads(read_bounded(path, _CONFIG_LIMIT)))
     except (ValueError, TypeError):
         raise DataError(f"{path}: not the configuration of a run; choose another folder") from None
-    if found.get(FORMAT) != config.get(FORMAT):
+    if found.get(FORMAT_KEY) != config.get(FORMAT_KEY):
         raise DataError(f"{path.parent}: made by another command or version of phrasechain; choose another folder")
     if other := list(_differences(found, config)):
         raise DataError(f"{path.parent}: a run with another {', '.join(other)}; choose another folder")
@@ -71,7 +71,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     return lines
 
 
-def forget_after(folder: Path, step: int) -> None:
+def truncate_metrics(folder: Path, step: int) -> None:
     """Drop what was noted after the checkpoint that the run goes on from."""
     kept = [json.dumps(line) + "\n" for line in read_metrics(folder) if line["step"] <= step]
     write_atomically(folder / "metrics.jsonl", "".join(kept).encode())

@@ -21,7 +21,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import is_dev
 from phrasechain.data.markup import parse_caption
 from phrasechain.phrases.finder import PhraseFinder
-from phrasechain.training.finder.sentences import Lesson
+from phrasechain.training.finder.sentences import TaggedSentence
 from phrasechain.training.finder.task import CHECKPOINT, Recipe, _Batches, held_out, score, train_finder
 from phrasechain.training.run_folder import read_metrics
 
@@ -39,12 +39,12 @@ RECIPE = Recipe(
 
 
 def made_up(count: int) -> str:
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     people, things = ["A man", "The old woman", "Two kids"], ["a ball", "the red box", "hats"]
     lines = []
     for number in range(count):
-        who, what = people[chance.integers(3)], things[chance.integers(3)]
-        verb = ("sees", "holds")[chance.integers(2)]
+        who, what = people[rng.integers(3)], things[rng.integers(3)]
+        verb = ("sees", "holds")[rng.integers(2)]
         lines.append(f"{1000 + number // 2}\t{number % 2}\t[/EN#1/people {who}] {verb} [/EN#2/other {what}] .\n")
     return "".join(lines)
 
@@ -206,30 +206,32 @@ def test_val_and_dev_of_a_dataset_are_never_learnt_from(
 
 
 def test_every_epoch_has_every_caption_once_and_alike_ones_together() -> None:
-    lessons = [(Lesson((f"w{number}",) * (1 + number % 7), (0,) * (1 + number % 7)),) for number in range(100)]
-    batches = _Batches(lessons, replace(RECIPE, unlike=0.0, paragraphs=0.0))
+    sentences = [
+        (TaggedSentence((f"w{number}",) * (1 + number % 7), (0,) * (1 + number % 7)),) for number in range(100)
+    ]
+    batches = _Batches(sentences, replace(RECIPE, unlike=0.0, paragraphs=0.0))
     orders = []
     for epoch in range(2):
         steps = [batches[epoch * batches.per_epoch + place] for place in range(batches.per_epoch)]
-        seen = [lesson.tokens[0].lower() for step in steps for lesson in step]
+        seen = [sentence.tokens[0].lower() for step in steps for sentence in step]
         assert sorted(seen) == sorted(f"w{number}" for number in range(100))
-        assert sum(len({len(lesson.tokens) for lesson in step}) for step in steps) <= 2 * len(steps)
+        assert sum(len({len(sentence.tokens) for sentence in step}) for step in steps) <= 2 * len(steps)
         orders.append(seen)
     assert orders[0] != orders[1]
-    assert batches[3] == _Batches(lessons, batches.recipe)[3]
+    assert batches[3] == _Batches(sentences, batches.recipe)[3]
 
 
 def test_some_batches_are_paragraphs() -> None:
-    lessons = [(Lesson(("a",), (0,)),)] * 800
-    batches = _Batches(lessons, replace(RECIPE, unlike=0.0))
-    joined = [{len(lesson.tokens) for lesson in batches[step]} for step in range(batches.per_epoch)]
+    sentences = [(TaggedSentence(("a",), (0,)),)] * 800
+    batches = _Batches(sentences, replace(RECIPE, unlike=0.0))
+    joined = [{len(sentence.tokens) for sentence in batches[step]} for step in range(batches.per_epoch)]
     assert {frozenset(sizes) for sizes in joined} == {frozenset({1}), frozenset({4})}
     assert 8 <= joined.count({4}) <= 34
 
 
 def test_some_captions_are_changed() -> None:
-    lesson = Lesson(("A", "man", "runs", "."), (1, 2, 0, 0))
-    batches = _Batches([(lesson,)] * 800, replace(RECIPE, unlike=0.25, paragraphs=0.0))
+    sentence = TaggedSentence(("A", "man", "runs", "."), (1, 2, 0, 0))
+    batches = _Batches([(sentence,)] * 800, replace(RECIPE, unlike=0.25, paragraphs=0.0))
     found = [one for step in range(batches.per_epoch) for one in batches[step]]
     usual = sum(" ".join(one.tokens).lower() in ("a man runs .", "a man runs") for one in found)
     assert abs(usual / 800 - 0.75) < 0.05

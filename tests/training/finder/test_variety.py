@@ -9,7 +9,7 @@ from phrasechain.data.markup import parse_caption
 from phrasechain.phrases.finder import phrases_of
 from phrasechain.text.tokens import tokenise
 from phrasechain.training.finder import variety
-from phrasechain.training.finder.sentences import Lesson, as_written, is_word, read_lesson
+from phrasechain.training.finder.sentences import TaggedSentence, as_written, is_word, tag_sentence
 from phrasechain.training.finder.variety import (
     WAYS,
     beside_other_text,
@@ -21,26 +21,26 @@ from phrasechain.training.finder.variety import (
     with_signs,
 )
 
-LESSON = read_lesson(
+LESSON = tag_sentence(
     as_written(parse_caption("[/EN#1/people A man] pets [/EN#2/animals the dog] for [/EN#0/notvisual fun] ."))
 )
-BARE = Lesson(("It", "rains"), (0, 0))
+BARE = TaggedSentence(("It", "rains"), (0, 0))
 
 
-def marked(lesson: Lesson) -> list[tuple[str, str]]:
+def marked(sentence: TaggedSentence) -> list[tuple[str, str]]:
     """The phrases and their classes."""
-    return [(" ".join(lesson.tokens[first:end]), name) for first, end, name in phrases_of(lesson.labels)]
+    return [(" ".join(sentence.tokens[first:end]), name) for first, end, name in phrases_of(sentence.labels)]
 
 
-def many(way, lesson: Lesson = LESSON, count: int = 300) -> list[Lesson]:  # type: ignore[no-untyped-def]
-    chance = np.random.default_rng(0)
-    return [way(lesson, chance) for _ in range(count)]
+def many(way, sentence: TaggedSentence = LESSON, count: int = 300) -> list[TaggedSentence]:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(0)
+    return [way(sentence, rng) for _ in range(count)]
 
 
 @pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("lesson", [LESSON, BARE, Lesson((".",), (0,)), Lesson(("Dogs",), (7,))])
-def test_every_token_has_a_label_and_no_phrase_begins_inside(name: str, lesson: Lesson) -> None:
-    for one in many(WAYS[name][1], lesson):
+@pytest.mark.parametrize("sentence", [LESSON, BARE, TaggedSentence((".",), (0,)), TaggedSentence(("Dogs",), (7,))])
+def test_every_token_has_a_label_and_no_phrase_begins_inside(name: str, sentence: TaggedSentence) -> None:
+    for one in many(WAYS[name][1], sentence):
         assert len(one.tokens) == len(one.labels) > 0
         assert all(one.tokens)
         for before, label in zip((0, *one.labels), one.labels, strict=False):
@@ -109,17 +109,17 @@ def test_signs_stand_outside_of_phrases() -> None:
 
 
 def test_emoji_are_one_token_as_the_text_is_split() -> None:
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(200):
-        emoji = variety._emoji(chance)
+        emoji = variety._emoji(rng)
         assert [token.text for token in tokenise(f"a {emoji} b")] == ["a", emoji, "b"]
 
 
 @pytest.mark.parametrize("patterns", ["_REQUESTS", "_STATEMENTS", "_ASIDES", "_SENTENCES"])
 def test_words_are_tokens_as_the_text_is_split(patterns: str) -> None:
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for pattern in getattr(variety, patterns):
-        plain = variety._plain(pattern, chance)
+        plain = variety._plain(pattern, rng)
         assert [token.text for token in tokenise(" ".join(plain.tokens))] == list(plain.tokens)
         assert set(plain.labels) == {0}
         assert not set(plain.tokens) & variety._WORDS.keys()
@@ -141,9 +141,9 @@ def test_ways_are_taken_as_often_as_they_should(monkeypatch: pytest.MonkeyPatch)
     asked: Counter[str] = Counter()
     for name, (share, _) in list(WAYS.items()):
 
-        def ask(lesson: Lesson, _: np.random.Generator, name: str = name) -> Lesson:
+        def ask(sentence: TaggedSentence, _: np.random.Generator, name: str = name) -> TaggedSentence:
             asked[name] += 1
-            return lesson
+            return sentence
 
         monkeypatch.setitem(WAYS, name, (share, ask))
     many(unlike_captions, count=4000)

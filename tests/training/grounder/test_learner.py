@@ -17,26 +17,26 @@ from phrasechain.model.config import Config
 from phrasechain.model.losses import loss_terms, training_loss
 from phrasechain.store.reader import FeatureStore
 from phrasechain.training.grounder.learner import CLIPS, SCHEDULES, Learner
-from phrasechain.training.grounder.steps import Part, Share, Steps
+from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from tiny_grounding import tiny_config, write_world
 
 EXACT = ("model.dropout=0", "text.word_dropout=0", "train.rate=0.01")
 
 
 @pytest.fixture(scope="module")
-def share(tmp_path_factory: pytest.TempPathFactory) -> Share:
+def share(tmp_path_factory: pytest.TempPathFactory) -> ProcessBatches:
     data, features = write_world(tmp_path_factory.mktemp("world"), images=12)
     examples = load_examples(data, "train", cache=False)
-    return Share(Steps(make_groups(examples), by="image", batch=4), FeatureStore.open(features))
+    return ProcessBatches(Steps(make_groups(examples), by="image", batch=4), FeatureStore.open(features))
 
 
-def parts_of(share: Share, step: int, parts: int = 1) -> list[Part]:
-    found = Share(share.steps, share.regions, parts=parts)[step]
+def parts_of(share: ProcessBatches, step: int, parts: int = 1) -> list[BatchPart]:
+    found = ProcessBatches(share.steps, share.regions, parts=parts)[step]
     assert isinstance(found, list)
     return found
 
 
-def learner_of(share: Share, *settings: str, steps: int = 10) -> Learner:
+def learner_of(share: ProcessBatches, *settings: str, steps: int = 10) -> Learner:
     config: Config = tiny_config(*EXACT, *settings)
     torch.manual_seed(0)
     examples = [group[0][0] for group in share.steps.groups]
@@ -45,7 +45,7 @@ def learner_of(share: Share, *settings: str, steps: int = 10) -> Learner:
     return Learner(model, config.train, config.loss, steps, start_processes("cpu"))
 
 
-def by_hand(share: Share, steps: int, clip: float, *settings: str) -> dict[str, torch.Tensor]:
+def by_hand(share: ProcessBatches, steps: int, clip: float, *settings: str) -> dict[str, torch.Tensor]:
     """The weights after some steps of one process on whole batches."""
     learner = learner_of(share, *settings)
     optimizer = torch.optim.AdamW(learner.weights, lr=0.01, weight_decay=0.01)
@@ -66,7 +66,7 @@ def by_hand(share: Share, steps: int, clip: float, *settings: str) -> dict[str, 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("clip", [10.0, 0.05])
-def test_steps_are_those_of_the_formula(share: Share, parts: int, clip: float) -> None:
+def test_steps_are_those_of_the_formula(share: ProcessBatches, parts: int, clip: float) -> None:
     learner = learner_of(share, f"train.clip={clip}")
     for step in range(3):
         learner.learn(parts_of(share, step, parts))
@@ -76,7 +76,7 @@ def test_steps_are_those_of_the_formula(share: Share, parts: int, clip: float) -
             torch.testing.assert_close(weight.detach(), wanted[name], rtol=0, atol=1e-5)
 
 
-def test_figures_are_those_of_the_whole_step(share: Share) -> None:
+def test_figures_are_those_of_the_whole_step(share: ProcessBatches) -> None:
     """Sums over all parts divided by all counts, whatever the parts."""
     whole, parts = (learner_of(share).learn(parts_of(share, 0, parts)) for parts in (1, 4))
     assert parts == pytest.approx(whole, rel=1e-5)
@@ -84,7 +84,7 @@ def test_figures_are_those_of_the_whole_step(share: Share) -> None:
     assert whole["phrases"] == sum(len(batch.iou) for batch, _ in parts_of(share, 0))
 
 
-def test_both_opinions_learn_each_from_its_own_loss(share: Share) -> None:
+def test_both_opinions_learn_each_from_its_own_loss(share: ProcessBatches) -> None:
     learner = learner_of(share, "model.bag=0.3")
     ((batch, _),) = parts_of(share, 0)
     chain, bag = learner.model.opinions(batch)
@@ -96,7 +96,7 @@ def test_both_opinions_learn_each_from_its_own_loss(share: Share) -> None:
     assert {"bag.ask.weight", "bag.words.attention.weight", "pairs.u.weight"} <= moved
 
 
-def test_an_empty_share_is_a_step_without_gradient(share: Share) -> None:
+def test_an_empty_share_is_a_step_without_gradient(share: ProcessBatches) -> None:
     learner = learner_of(share, "train.weight_decay=0")
     before = {name: weight.detach().clone() for name, weight in learner.named.items()}
     assert learner.learn([])["loss"] == 0
@@ -104,7 +104,7 @@ def test_an_empty_share_is_a_step_without_gradient(share: Share) -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in learner.named.items())
 
 
-def test_chance_follows_from_seed_and_step(share: Share) -> None:
+def test_chance_follows_from_seed_and_step(share: ProcessBatches) -> None:
     def losses(seed: int, start: int) -> list[float]:
         learner = learner_of(share, "model.dropout=0.5", "train.rate=0", f"train.seed={seed}")
         learner.step = start
@@ -116,7 +116,7 @@ def test_chance_follows_from_seed_and_step(share: Share) -> None:
     assert len({*losses(0, 0), *losses(1, 0)}) == 4
 
 
-def test_averaged_weights_follow(share: Share) -> None:
+def test_averaged_weights_follow(share: ProcessBatches) -> None:
     learner = learner_of(share, "train.average=0.3")
     wanted = {name: weight.detach().clone() for name, weight in learner.named.items()}
     for step in range(1, 5):
@@ -135,7 +135,7 @@ def test_averaged_weights_follow(share: Share) -> None:
 
 
 @pytest.mark.parametrize("average", [0.0, 0.5])
-def test_a_state_is_all_there_is(share: Share, average: float) -> None:
+def test_a_state_is_all_there_is(share: ProcessBatches, average: float) -> None:
     first = learner_of(share, f"train.average={average}", "model.dropout=0.2")
     for step in range(3):
         first.learn(parts_of(share, step))
@@ -148,7 +148,7 @@ def test_a_state_is_all_there_is(share: Share, average: float) -> None:
     assert all(torch.equal(value, second.state()[name]) for name, value in first.state().items())
 
 
-def test_a_step_that_would_ruin_the_weights_is_not_taken(share: Share) -> None:
+def test_a_step_that_would_ruin_the_weights_is_not_taken(share: ProcessBatches) -> None:
     learner = learner_of(share)
     ((batch, counts),) = parts_of(share, 0)
     before = {name: weight.detach().clone() for name, weight in learner.named.items()}
@@ -159,7 +159,7 @@ def test_a_step_that_would_ruin_the_weights_is_not_taken(share: Share) -> None:
     assert learner.step == 0
 
 
-def test_the_text_encoder_has_a_rate_of_its_own(share: Share) -> None:
+def test_the_text_encoder_has_a_rate_of_its_own(share: ProcessBatches) -> None:
     learner = learner_of(share, "train.encoder_rate=0", "train.weight_decay=0")
     before = {name: weight.detach().clone() for name, weight in learner.named.items()}
     learner.learn(parts_of(share, 0))

@@ -11,7 +11,7 @@ from builders import make_caption, make_example
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Caption, Example, Regions
 from phrasechain.model.batch import Group, Item, make_groups, require_finite
-from phrasechain.training.grounder.steps import Share, Steps
+from phrasechain.training.grounder.steps import ProcessBatches, Steps
 
 BOX = ((1.0, 2.0, 30.0, 40.0),)
 Key = tuple[str, int]
@@ -24,10 +24,10 @@ def caption(index: int, boxed: int, unboxed: int = 0) -> Caption:
 
 def examples(count: int = 23) -> list[Example]:
     """Images with one to three captions of one to four phrases with a box, and a caption without any."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     made = []
     for image in range(count):
-        captions = [caption(n, int(chance.integers(1, 5)), 2) for n in range(chance.integers(1, 4))]
+        captions = [caption(n, int(rng.integers(1, 5)), 2) for n in range(rng.integers(1, 4))]
         made.append(make_example(str(image), *captions, caption(9, 0, 1)))
     return made
 
@@ -102,8 +102,8 @@ def test_processes_share_a_step(count: int, parts: int) -> None:
     """Together they see the step's captions, each once, thinned alike; some of seven get none."""
     steps = Steps(make_groups(examples()), by="image", batch=4, window=2)
 
-    def share(index: int, count: int, parts: int) -> Share:
-        return Share(steps, REGIONS, unboxed=0.5, index=index, count=count, parts=parts)
+    def share(index: int, count: int, parts: int) -> ProcessBatches:
+        return ProcessBatches(steps, REGIONS, unboxed=0.5, index=index, count=count, parts=parts)
 
     for step in range(steps.per_epoch + 1):
         whole = [item for part in share(0, 1, 1).items(step) for item in part]
@@ -122,7 +122,10 @@ def test_phrases_without_a_box_are_kept_at_random() -> None:
 
     def kept(unboxed: float) -> list[int]:
         items = [
-            item for step in range(20) for part in Share(steps, REGIONS, unboxed=unboxed).items(step) for item in part
+            item
+            for step in range(20)
+            for part in ProcessBatches(steps, REGIONS, unboxed=unboxed).items(step)
+            for item in part
         ]
         return [sum(phrase.boxes is None for phrase in one.phrases) for _, one in items]
 
@@ -162,7 +165,7 @@ def test_batches_come_with_what_their_losses_are_divided_by() -> None:
         (wide, {}, [boxed, 2 * boxed, boxed]),
         (wide, {"regress": "best"}, [boxed, boxed, boxed]),
     ):
-        parts = Share(steps, source, **options)[0]  # type: ignore[arg-type]
+        parts = ProcessBatches(steps, source, **options)[0]  # type: ignore[arg-type]
         assert isinstance(parts, list)
         ((batch, found),) = parts
         assert found.tolist() == counts
@@ -174,18 +177,18 @@ def test_batches_come_with_what_their_losses_are_divided_by() -> None:
 def test_errors_are_handed_over() -> None:
     steps = Steps(make_groups(examples()), by="image", batch=4)
     empty = {name: replace(one, boxes=one.boxes[:0], features=one.features[:0]) for name, one in REGIONS.items()}
-    error = Share(steps, empty)[0]
+    error = ProcessBatches(steps, empty)[0]
     assert isinstance(error, DataError)
     assert "has no regions" in str(error)
 
 
 def test_features_that_are_not_finite_are_named() -> None:
     steps = Steps(make_groups(examples()), by="image", batch=23)
-    parts = Share(steps, REGIONS)[0]
+    parts = ProcessBatches(steps, REGIONS)[0]
     assert isinstance(parts, list)
     require_finite([parts[0][0]])
     broken = np.array([[0, 0, 0], [0, np.inf, 0]], np.float16)
-    parts = Share(steps, REGIONS | {"17": replace(REGIONS["17"], features=broken)})[0]
+    parts = ProcessBatches(steps, REGIONS | {"17": replace(REGIONS["17"], features=broken)})[0]
     assert isinstance(parts, list)
     with pytest.raises(DataError, match="image 17: its region features are not finite"):
         require_finite([parts[0][0]])

@@ -22,7 +22,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.data.dataset import is_dev, load_examples
 from phrasechain.evaluation.predict import count_right
-from phrasechain.model.checkpoint import Pointers, load_checkpoint, read_pointers, save_checkpoint
+from phrasechain.model.checkpoint import RunState, load_checkpoint, read_run_state, save_checkpoint
 from phrasechain.model.config import Config
 from phrasechain.store.reader import FeatureStore
 from phrasechain.store.shard import StoreInfo
@@ -59,8 +59,8 @@ def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(*world, tmp_path_factory.mktemp("runs") / "whole", CONFIG)
 
 
-def pointers_of(run: Path) -> Pointers:
-    pointers = read_pointers(run)
+def pointers_of(run: Path) -> RunState:
+    pointers = read_run_state(run)
     assert pointers is not None
     return pointers
 
@@ -234,7 +234,7 @@ def test_it_stops_when_nothing_gets_better(world: World, tmp_path: Path) -> None
     config = tiny_config("train.epochs=10", "train.rate=0", "train.patience=2", "train.score_every=3")
     run = train(*world, tmp_path / "run", config)
     assert [line["step"] for line in read_metrics(run) if "dev" in line] == [3, 6, 9]  # a best one, and two no better
-    assert pointers_of(run) == Pointers("step-00000009", "step-00000003", is_finished=True)
+    assert pointers_of(run) == RunState("step-00000009", "step-00000003", is_finished=True)
     assert not (run / "step-00000003" / "training.safetensors").exists()
 
 

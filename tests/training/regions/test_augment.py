@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phrasechain.training.regions.augment import crop, paint, random_view, random_window, see_lesson
-from phrasechain.training.regions.vocabulary import Lesson, Vocabulary
+from phrasechain.training.regions.augment import crop, random_view, random_window, render_view, view_targets
+from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary
 
 WORDS = Vocabulary(("left", "right", "dog"))
-LESSON = Lesson(
+LESSON = RegionTargets(
     boxes=torch.tensor([[0.1, 0.1, 0.4, 0.4], [0.6, 0.6, 0.9, 0.9], [0.0, 0.0, 1.0, 1.0]]),
     words=((0, 2), (1,)),
     phrases=((0, (2,)), (1, (1,)), (0, (0, 2))),
@@ -44,12 +44,12 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
     """A red rectangle in a dark photo is where its box says, in whatever view."""
     pixels = np.zeros((120, 160, 3), np.uint8)
     pixels[24:60, 32:96, 0] = 255
-    lesson = Lesson(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
+    lesson = RegionTargets(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
     view = random_view(np.random.default_rng(seed))
-    seen = see_lesson(lesson, view, WORDS)
+    seen = view_targets(lesson, view, WORDS)
     if not len(seen.boxes):  # the view cuts it too much
         return
-    painted = paint(Image.fromarray(pixels), view, 64)
+    painted = render_view(Image.fromarray(pixels), view, 64)
     redness = painted[:, :, 0].astype(int) - painted[:, :, 1]
     rows, columns = np.nonzero(redness > redness.max() / 2)
     found = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / 64
@@ -58,7 +58,7 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
 
 def test_views_follow_from_the_seed() -> None:
     image = Image.effect_noise((80, 60), 50).convert("RGB")
-    one, other, third = (paint(image, random_view(np.random.default_rng(seed)), 32) for seed in (1, 1, 2))
+    one, other, third = (render_view(image, random_view(np.random.default_rng(seed)), 32) for seed in (1, 1, 2))
     assert np.array_equal(one, other)
     assert not np.array_equal(one, third)
 
@@ -66,13 +66,13 @@ def test_views_follow_from_the_seed() -> None:
 def test_colours_keep_their_hue() -> None:
     red = Image.new("RGB", (40, 40), (200, 40, 40))
     for seed in range(20):
-        view = paint(red, random_view(np.random.default_rng(seed)), 16)
+        view = render_view(red, random_view(np.random.default_rng(seed)), 16)
         assert (view[..., 1] == view[..., 2]).all()
         assert (view[..., 0].astype(int) > view[..., 1])[4:12, 4:12].all()  # beyond the photo all is grey
 
 
 def test_a_view_of_more_than_the_photo_is_grey_beyond_it() -> None:
     white = Image.new("RGB", (40, 40), (255, 255, 255))
-    views = [paint(white, random_view(np.random.default_rng(seed)), 16) for seed in range(20)]
+    views = [render_view(white, random_view(np.random.default_rng(seed)), 16) for seed in range(20)]
     assert any(view.min() < 0.7 * view.max() for view in views)
     assert all((view == view[..., :1]).all() for view in views)

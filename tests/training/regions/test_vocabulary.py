@@ -1,7 +1,7 @@
 import torch
 
 from builders import make_caption, make_example
-from phrasechain.training.regions.vocabulary import Vocabulary, build_vocabulary, mirror, phrase_words, read_lesson
+from phrasechain.training.regions.vocabulary import Vocabulary, build_vocabulary, mirror, phrase_words, read_targets
 
 MAN = ((0.0, 0.0, 50.0, 80.0),)
 DOGS = ((50.0, 40.0, 70.0, 80.0), (80.0, 40.0, 100.0, 60.0))
@@ -26,7 +26,7 @@ def test_the_vocabulary_counts_phrases_with_a_box() -> None:
 
 def test_a_lesson_holds_merged_boxes_first_and_every_word_of_each() -> None:
     vocabulary = Vocabulary(("man", "left", "dogs", "brown"))
-    lesson = read_lesson(EXAMPLE, vocabulary)
+    lesson = read_targets(EXAMPLE, vocabulary)
     expected = [[0, 0, 0.5, 1], [0.5, 0.5, 1, 1], [0.5, 0.5, 0.7, 1], [0.8, 0.5, 1, 0.75]]
     torch.testing.assert_close(lesson.boxes, torch.tensor(expected, dtype=torch.float32))
     assert lesson.words == ((0, 1), (2, 3))
@@ -35,7 +35,7 @@ def test_a_lesson_holds_merged_boxes_first_and_every_word_of_each() -> None:
 
 def test_a_mirror_changes_sides_in_boxes_and_words() -> None:
     vocabulary = Vocabulary(("man", "left", "right", "dogs"))
-    lesson = read_lesson(EXAMPLE, vocabulary)
+    lesson = read_targets(EXAMPLE, vocabulary)
     seen = mirror(lesson, vocabulary)
     torch.testing.assert_close(seen.boxes[0], torch.tensor([0.5, 0, 1, 1]))
     torch.testing.assert_close(seen.boxes[3], torch.tensor([0.0, 0.5, 0.2, 0.75]))
@@ -47,10 +47,10 @@ def test_a_mirror_changes_sides_in_boxes_and_words() -> None:
 
 def test_a_side_whose_opposite_is_unknown_is_forgotten_in_the_mirror() -> None:
     vocabulary = Vocabulary(("man", "left"))
-    assert mirror(read_lesson(EXAMPLE, vocabulary), vocabulary).words == ((0,), ())
+    assert mirror(read_targets(EXAMPLE, vocabulary), vocabulary).words == ((0,), ())
 
 
 def test_an_image_without_boxes_teaches_nothing() -> None:
-    lesson = read_lesson(make_example("2", make_caption(0, ("a hat", "3", ("clothing",), None))), Vocabulary(("hat",)))
+    lesson = read_targets(make_example("2", make_caption(0, ("a hat", "3", ("clothing",), None))), Vocabulary(("hat",)))
     assert lesson.boxes.shape == (0, 4)
     assert (lesson.words, lesson.phrases) == ((), ())

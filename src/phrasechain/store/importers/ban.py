@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.store.importers.entry import Entry, Source
+from phrasechain.store.importers.entry import Entry, EntrySource
 from phrasechain.store.importers.plain_pickle import read_plain_pickle
 from phrasechain.store.writer import MAX_REGIONS
 
@@ -27,7 +27,7 @@ MAX_VALUES = 1 << 26  # of one image, and of a piece that HDF5 reads at once
 _WIDTHS = {"image_features": None, "image_bb": 4, "spatial_features": 6}
 
 
-def open_ban(files: Sequence[Path], ids: Sequence[Path] = ()) -> Source:
+def open_ban(files: Sequence[Path], ids: Sequence[Path] = ()) -> EntrySource:
     """The images of HDF5 files, each with its pickle of ids: given in the same order, or NAME_imgid2idx.pkl beside."""
     if ids and len(ids) != len(files):
         raise DataError(f"{len(files)} HDF5 files but {len(ids)} pickles of ids: give one --ids for each file")
@@ -36,7 +36,7 @@ def open_ban(files: Sequence[Path], ids: Sequence[Path] = ()) -> Source:
         if not pickle.is_file():
             raise DataError(f"{file}: no pickle of its image ids at {pickle}; name it with --ids")
     rows = [read_ids(pickle) for pickle in pickles]
-    return Source(_entries(files, rows), sum(len(each) for each in rows))
+    return EntrySource(_entries(files, rows), sum(len(each) for each in rows))
 
 
 def read_ids(path: Path) -> list[tuple[str, int]]:

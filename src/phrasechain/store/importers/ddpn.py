@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import reason
 from phrasechain.core.schema import Regions
-from phrasechain.store.importers.entry import Entry, Source
+from phrasechain.store.importers.entry import Entry, EntrySource
 
 MAX_BYTES = 1 << 28  # of a file, and of an array in it
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -31,10 +31,10 @@ _BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
 )
 
 
-def open_ddpn(paths: Sequence[Path]) -> Source:
+def open_ddpn(paths: Sequence[Path]) -> EntrySource:
     """The images of npz files, or of all those in a folder and its folders."""
     files = [file for path in paths for file in (_npz_files(path) if path.is_dir() else [path])]
-    return Source(_entries(files), len(files))
+    return EntrySource(_entries(files), len(files))
 
 
 def _npz_files(folder: Path) -> list[Path]:
@@ -92,7 +92,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     if member.file_size > MAX_BYTES:
         raise DataError(f"{name!r} says that it has {member.file_size} bytes, more than {MAX_BYTES}")
     with archive.open(member) as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # numpy remarks on headers that Python 2 wrote
+        warnings.simplefilter("ignore", UserWarning)  # numpy warns of headers that Python 2 wrote
         version = npy.read_magic(stream)
         if version not in _HEADERS:
             raise DataError(f"{name!r} is npy version {version}, not 1.0 or 2.0")

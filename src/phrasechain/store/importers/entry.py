@@ -17,11 +17,11 @@ class Entry:
     where: str  # the file, and the line or row in it
     image: str | None  # None where it is too broken to tell
     load: Callable[[], Regions]
-    position: int  # how much of the whole has been read, in the units of Source.total
+    position: int  # how much of the whole has been read, in the units of EntrySource.total
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EntrySource:
     """The images of some foreign files, streamed."""
 
     entries: Iterator[Entry]

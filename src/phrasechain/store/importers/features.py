@@ -14,7 +14,7 @@ from phrasechain.core.progress import progress_bar
 from phrasechain.core.schema import Regions
 from phrasechain.store.importers.ban import open_ban
 from phrasechain.store.importers.ddpn import open_ddpn
-from phrasechain.store.importers.entry import Entry, Source
+from phrasechain.store.importers.entry import Entry, EntrySource
 from phrasechain.store.importers.tsv import open_tsv
 from phrasechain.store.reader import HEADER_NAME, read_header
 from phrasechain.store.shard import StoreInfo
@@ -80,7 +80,7 @@ def import_features(
     return attempt.report
 
 
-def open_features(files: Sequence[Path], format: str = "auto", ids: Sequence[Path] = ()) -> Source:
+def open_features(files: Sequence[Path], format: str = "auto", ids: Sequence[Path] = ()) -> EntrySource:
     """The images of foreign files; with ``auto`` their first bytes tell the format."""
     if format not in FORMATS:
         raise DataError(unknown_name("format", format, FORMATS))

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.store.importers.entry import Entry, Source, broken_entry
+from phrasechain.store.importers.entry import Entry, EntrySource, broken_entry
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 MAX_LINE_BYTES = 1 << 26
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def open_tsv(files: Sequence[Path]) -> Source:
+def open_tsv(files: Sequence[Path]) -> EntrySource:
     """The images of one or many TSV files, plain or gzipped; progress counts their bytes on disk."""
     sizes = [file.stat().st_size for file in files]
-    return Source(_entries(files, sizes), sum(sizes))
+    return EntrySource(_entries(files, sizes), sum(sizes))
 
 
 def _entries(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[Entry]:

@@ -35,7 +35,7 @@ class MarkedText:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TaggedSentence:
     """Tokens and their labels."""
 
     tokens: tuple[str, ...]
@@ -56,7 +56,7 @@ def as_written(caption: Caption) -> MarkedText:
     return MarkedText(text, tuple(phrases))
 
 
-def read_lesson(marked: MarkedText) -> Lesson:
+def tag_sentence(marked: MarkedText) -> TaggedSentence:
     """The tokens of the text, labelled; a phrase of several types is of the first.
 
     A token that a phrase cuts belongs to the phrase, and of phrases that share a token the first counts: no labels
@@ -68,37 +68,37 @@ def read_lesson(marked: MarkedText) -> Lesson:
         places = [place for place, token in enumerate(tokens) if token.start < end and token.end > start]
         if not any(labels[place] for place in places):
             _label(labels, places, types[0])
-    return Lesson(tuple(sys.intern(token.text) for token in tokens), tuple(labels))
+    return TaggedSentence(tuple(sys.intern(token.text) for token in tokens), tuple(labels))
 
 
-def vary(lesson: Lesson, chance: np.random.Generator) -> Lesson:
-    """The lesson in other letters, or without its full stop or all its punctuation, as people write too."""
-    case, end, signs = chance.random(3)
-    changed = lesson
+def vary(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
+    """The sentence in other letters, or without its full stop or all its punctuation, as people write too."""
+    case, end, signs = rng.random(3)
+    changed = sentence
     if signs < _NO_SIGNS:
-        changed = without(lesson, {place for place, token in enumerate(lesson.tokens) if not is_word(token)})
-    elif end < _NO_END and lesson.tokens[-1] in _ENDS:
-        changed = without(lesson, {len(lesson.tokens) - 1})
+        changed = without(sentence, {place for place, token in enumerate(sentence.tokens) if not is_word(token)})
+    elif end < _NO_END and sentence.tokens[-1] in _ENDS:
+        changed = without(sentence, {len(sentence.tokens) - 1})
     write = _WRITE[int(np.searchsorted(_UP_TO, case, side="right"))]
-    return Lesson(tuple(map(write, changed.tokens)), changed.labels)
+    return TaggedSentence(tuple(map(write, changed.tokens)), changed.labels)
 
 
-def without(lesson: Lesson, dropped: Collection[int]) -> Lesson:
-    """The lesson without some of its tokens, unless these are all; a phrase begins with what is left of it."""
-    kept = [place for place in range(len(lesson.tokens)) if place not in dropped]
+def without(sentence: TaggedSentence, dropped: Collection[int]) -> TaggedSentence:
+    """The sentence without some of its tokens, unless these are all; a phrase begins with what is left of it."""
+    kept = [place for place in range(len(sentence.tokens)) if place not in dropped]
     if not kept:
-        return lesson
-    labels = [0] * len(lesson.tokens)
-    for first, end, name in phrases_of(lesson.labels):
+        return sentence
+    labels = [0] * len(sentence.tokens)
+    for first, end, name in phrases_of(sentence.labels):
         _label(labels, [place for place in range(first, end) if place not in dropped], name)
-    return Lesson(tuple(lesson.tokens[place] for place in kept), tuple(labels[place] for place in kept))
+    return TaggedSentence(tuple(sentence.tokens[place] for place in kept), tuple(labels[place] for place in kept))
 
 
-def join(lessons: Sequence[Lesson]) -> Lesson:
+def join(sentences: Sequence[TaggedSentence]) -> TaggedSentence:
     """One paragraph of several captions."""
-    return Lesson(
-        tuple(chain.from_iterable(lesson.tokens for lesson in lessons)),
-        tuple(chain.from_iterable(lesson.labels for lesson in lessons)),
+    return TaggedSentence(
+        tuple(chain.from_iterable(sentence.tokens for sentence in sentences)),
+        tuple(chain.from_iterable(sentence.labels for sentence in sentences)),
     )
 
 

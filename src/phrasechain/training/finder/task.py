@@ -30,10 +30,18 @@ from phrasechain.phrases.finder import PhraseFinder, phrases_of
 from phrasechain.text.tokens import tokenise
 from phrasechain.text.vectors import WordVectors, read_vectors
 from phrasechain.text.vocabulary import build_vocabulary
-from phrasechain.training.finder.sentences import Lesson, MarkedText, as_stored, as_written, join, read_lesson, vary
+from phrasechain.training.finder.sentences import (
+    MarkedText,
+    TaggedSentence,
+    as_stored,
+    as_written,
+    join,
+    tag_sentence,
+    vary,
+)
 from phrasechain.training.finder.variety import unlike_captions
 from phrasechain.training.regions.settings import rate_at
-from phrasechain.training.run_folder import FORMAT, claimed, forget_after, log
+from phrasechain.training.run_folder import FORMAT_KEY, claimed, log, truncate_metrics
 
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "finder.safetensors"
@@ -73,36 +81,36 @@ class Recipe:
 
 
 class _Batches:
-    """The lessons of every step, by its number."""
+    """The sentences of every step, by its number."""
 
-    def __init__(self, lessons: Sequence[Sequence[Lesson]], recipe: Recipe) -> None:
-        self.lessons, self.recipe = lessons, recipe
-        self.per_epoch = -(-len(lessons) // recipe.batch)
+    def __init__(self, sentences: Sequence[Sequence[TaggedSentence]], recipe: Recipe) -> None:
+        self.sentences, self.recipe = sentences, recipe
+        self.per_epoch = -(-len(sentences) // recipe.batch)
         self._order = lru_cache(maxsize=1)(self._of_epoch)
 
-    def __getitem__(self, step: int) -> list[Lesson]:
+    def __getitem__(self, step: int) -> list[TaggedSentence]:
         """Each in some way of writing; now and then all of them in paragraphs."""
         epoch, place = divmod(step, self.per_epoch)
-        chance = np.random.default_rng([self.recipe.seed, 1, step])
-        mine = (self.lessons[number] for number in self._order(epoch)[place])
-        lessons = [self._vary(ways[int(chance.integers(len(ways)))], chance) for ways in mine]
-        if chance.random() < self.recipe.paragraphs:
-            return [join(lessons[first : first + 4]) for first in range(0, len(lessons), 4)]
-        return lessons
+        rng = np.random.default_rng([self.recipe.seed, 1, step])
+        mine = (self.sentences[number] for number in self._order(epoch)[place])
+        sentences = [self._vary(ways[int(rng.integers(len(ways)))], rng) for ways in mine]
+        if rng.random() < self.recipe.paragraphs:
+            return [join(sentences[first : first + 4]) for first in range(0, len(sentences), 4)]
+        return sentences
 
-    def _vary(self, lesson: Lesson, chance: np.random.Generator) -> Lesson:
-        unlike = chance.random() < self.recipe.unlike
-        return vary(unlike_captions(lesson, chance) if unlike else lesson, chance)
+    def _vary(self, sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
+        unlike = rng.random() < self.recipe.unlike
+        return vary(unlike_captions(sentence, rng) if unlike else sentence, rng)
 
     def _of_epoch(self, epoch: int) -> list[list[int]]:
         """All captions in an order of this epoch's own, those of a batch of like length."""
-        chance = np.random.default_rng([self.recipe.seed, 0, epoch])
-        order, batch = chance.permutation(len(self.lessons)).tolist(), self.recipe.batch
+        rng = np.random.default_rng([self.recipe.seed, 0, epoch])
+        order, batch = rng.permutation(len(self.sentences)).tolist(), self.recipe.batch
         for start in range(0, len(order), _POOL * batch):
             pool = slice(start, start + _POOL * batch)
-            order[pool] = sorted(order[pool], key=lambda number: len(self.lessons[number][0].tokens))
+            order[pool] = sorted(order[pool], key=lambda number: len(self.sentences[number][0].tokens))
         batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-        return [batches[place] for place in chance.permutation(len(batches))]
+        return [batches[place] for place in rng.permutation(len(batches))]
 
 
 class _Run:
@@ -115,12 +123,12 @@ class _Run:
         self.averaged = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.step = 0
 
-    def learn(self, lessons: Sequence[Lesson]) -> float:
+    def learn(self, sentences: Sequence[TaggedSentence]) -> float:
         """One step; returns −log p of the labels, per token."""
         torch.manual_seed(int(np.random.SeedSequence([self.recipe.seed, 2, self.step]).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate * rate_at(self.step / self.steps)
-        losses = self.finder([lesson.tokens for lesson in lessons]).nll(_padded_labels(lessons))  # (B,)
+        losses = self.finder([sentence.tokens for sentence in sentences]).nll(_padded_labels(sentences))  # (B,)
         self.optimizer.zero_grad()
         (losses.sum() / self.recipe.batch).backward()
         nn.utils.clip_grad_norm_(self.weights.values(), _CLIP)
@@ -129,7 +137,7 @@ class _Run:
         follow = min(self.recipe.average, (1 + self.step) / (10 + self.step))
         for name, weight in self.weights.items():
             self.averaged[name].lerp_(weight.detach(), 1 - follow)
-        return float(losses.detach().sum()) / sum(len(lesson.labels) for lesson in lessons)
+        return float(losses.detach().sum()) / sum(len(sentence.labels) for sentence in sentences)
 
     @torch.no_grad()
     def averaged_finder(self) -> PhraseFinder:
@@ -197,13 +205,13 @@ def train_finder(
     if not learnt or not others:
         raise DataError(f"{sentences}: {len(found):,} captions are too few: some are learnt from, some held out")
     files = {"captions": _file_digest(sentences), "vectors": vectors and _file_digest(vectors)}
-    config = {FORMAT: _KIND, "limit": limit, "held out": _digest(sorted(kept_back)), **files, **asdict(recipe)}
+    config = {FORMAT_KEY: _KIND, "limit": limit, "held out": _digest(sorted(kept_back)), **files, **asdict(recipe)}
     weights = out / WEIGHTS
     with claimed(out, config):
         if not weights.exists():
-            lessons = [_ways(caption) for caption in track(learnt, len(learnt), "labels")]
-            finder = _new_finder(lessons, given, recipe)
-            _learn(out, finder, _Batches(lessons, recipe), others).save(weights)
+            tagged = [_ways(caption) for caption in track(learnt, len(learnt), "labels")]
+            finder = _new_finder(tagged, given, recipe)
+            _learn(out, finder, _Batches(tagged, recipe), others).save(weights)
     return weights
 
 
@@ -211,7 +219,7 @@ def _learn(out: Path, finder: PhraseFinder, batches: _Batches, held_out: Sequenc
     """All steps that are left, with checkpoints and scores on the way; returns what has been learnt."""
     run = _Run(out, finder, batches.recipe, batches.recipe.epochs * batches.per_epoch)
     run.resume()
-    forget_after(out, run.step)
+    truncate_metrics(out, run.step)
     with progress_bar() as bar:
         shown = bar.add_task("training", total=run.steps, completed=run.step)
         while run.step < run.steps:
@@ -274,8 +282,10 @@ def _find_all(finder: PhraseFinder, texts: Sequence[str]) -> list[dict[tuple[int
     ]
 
 
-def _new_finder(lessons: Sequence[Sequence[Lesson]], vectors: WordVectors | None, recipe: Recipe) -> PhraseFinder:
-    words = build_vocabulary((ways[0].tokens for ways in lessons), recipe.rare_word)
+def _new_finder(
+    sentences: Sequence[Sequence[TaggedSentence]], vectors: WordVectors | None, recipe: Recipe
+) -> PhraseFinder:
+    words = build_vocabulary((ways[0].tokens for ways in sentences), recipe.rare_word)
     if vectors is not None:
         words = tuple(dict.fromkeys([*words, *vectors.words]))
     torch.manual_seed(recipe.seed)
@@ -286,14 +296,14 @@ def _new_finder(lessons: Sequence[Sequence[Lesson]], vectors: WordVectors | None
     return finder
 
 
-def _ways(caption: Caption) -> tuple[Lesson, ...]:
-    """The lesson of a caption as stored and as written: one where both have the same tokens."""
-    return tuple(dict.fromkeys(read_lesson(mark(caption)) for mark in WRITINGS.values()))
+def _ways(caption: Caption) -> tuple[TaggedSentence, ...]:
+    """The sentence of a caption as stored and as written: one where both have the same tokens."""
+    return tuple(dict.fromkeys(tag_sentence(mark(caption)) for mark in WRITINGS.values()))
 
 
-def _padded_labels(lessons: Sequence[Lesson]) -> Tensor:
+def _padded_labels(sentences: Sequence[TaggedSentence]) -> Tensor:
     """(B, L) int64."""
-    return nn.utils.rnn.pad_sequence([torch.tensor(lesson.labels) for lesson in lessons], batch_first=True)
+    return nn.utils.rnn.pad_sequence([torch.tensor(sentence.labels) for sentence in sentences], batch_first=True)
 
 
 def _reserved(data: Path | None) -> set[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from phrasechain.core.schema import NOT_VISUAL
 from phrasechain.phrases.finder import begin, inside, phrases_of
-from phrasechain.training.finder.sentences import Lesson, is_word, join
+from phrasechain.training.finder.sentences import TaggedSentence, is_word, join
 
 
 def _list(text: str) -> list[str]:
@@ -69,7 +69,7 @@ _WORDS = {
         budget|plan|method|rule|language|opinion|culture|justice|health|knowledge|memory|quality|weather|success
         failure|risk|trust|belief|research|economy|election|agreement|contract|service|strategy|experience|value
         version|software|account|password|name|week|information|progress|silence|courage|fear|grief|luck|power
-        duty|chance|effort|debate|crisis
+        duty|rng|effort|debate|crisis
     """),
     "ADJECTIVE": _list("""
         quarterly|early|late|true|false|new|old|important|difficult|easy|political|economic|final|annual|wrong
@@ -91,77 +91,78 @@ _ENDINGS = ("!", "!!", "!!!", "?", "???", "...", "…", ":)", ":(", ";", "-", "E
 _EMOJI = (*range(0x1F300, 0x1F320), *range(0x1F330, 0x1F394), *range(0x1F400, 0x1F4FE), *range(0x1F600, 0x1F650))
 
 
-def unlike_captions(lesson: Lesson, chance: np.random.Generator) -> Lesson:
-    """The lesson, changed in one of the ways."""
-    way = int(np.searchsorted(_UP_TO, chance.random(), side="right"))
-    return list(WAYS.values())[way][1](lesson, chance)
+def unlike_captions(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
+    """The sentence, changed in one of the ways."""
+    way = int(np.searchsorted(_UP_TO, rng.random(), side="right"))
+    return list(WAYS.values())[way][1](sentence, rng)
 
 
-def named(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+def named(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """Someone in it has a name instead of a description."""
-    people = [(first, end) for first, end, name in phrases_of(lesson.labels) if name == "people"]
+    people = [(first, end) for first, end, name in phrases_of(sentence.labels) if name == "people"]
     if not people:
-        return lesson
-    first, end = people[int(chance.integers(len(people)))]
-    name = [_pick(_FIRST_NAMES, chance) if chance.random() < 0.8 else _made_up(chance)]
-    if chance.random() < 0.5:
-        name.append(_pick(_LAST_NAMES, chance) if chance.random() < 0.6 else _made_up(chance))
+        return sentence
+    first, end = people[int(rng.integers(len(people)))]
+    name = [_pick(_FIRST_NAMES, rng) if rng.random() < 0.8 else _made_up(rng)]
+    if rng.random() < 0.5:
+        name.append(_pick(_LAST_NAMES, rng) if rng.random() < 0.6 else _made_up(rng))
     labels = (begin("people"), *[inside("people")] * (len(name) - 1))
-    return Lesson(
-        (*lesson.tokens[:first], *name, *lesson.tokens[end:]), (*lesson.labels[:first], *labels, *lesson.labels[end:])
+    return TaggedSentence(
+        (*sentence.tokens[:first], *name, *sentence.tokens[end:]),
+        (*sentence.labels[:first], *labels, *sentence.labels[end:]),
     )
 
 
-def owned(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+def owned(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """Its things are someone's, or pointed at, as people write of their own photos."""
-    tokens = list(lesson.tokens)
-    for first, _, name in phrases_of(lesson.labels):
-        if name != NOT_VISUAL and tokens[first].lower() in _ARTICLES and chance.random() < 0.7:
-            owner = _pick(_OWNERS, chance)
+    tokens = list(sentence.tokens)
+    for first, _, name in phrases_of(sentence.labels):
+        if name != NOT_VISUAL and tokens[first].lower() in _ARTICLES and rng.random() < 0.7:
+            owner = _pick(_OWNERS, rng)
             tokens[first] = owner.capitalize() if tokens[first][0].isupper() else owner
-    return Lesson(tuple(tokens), lesson.labels)
+    return TaggedSentence(tuple(tokens), sentence.labels)
 
 
-def requested(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+def requested(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """Its end, from one of the phrases on, after the words of a question, a request or a remark."""
-    starts = [first for first, _, name in phrases_of(lesson.labels) if name != NOT_VISUAL]
+    starts = [first for first, _, name in phrases_of(sentence.labels) if name != NOT_VISUAL]
     if not starts:
-        return lesson
-    rest = _from(lesson, starts[int(chance.integers(len(starts)))])
-    asks = chance.random() < 0.4
-    opening = _plain(_pick(_REQUESTS if asks else _STATEMENTS, chance), chance)
+        return sentence
+    rest = _from(sentence, starts[int(rng.integers(len(starts)))])
+    asks = rng.random() < 0.4
+    opening = _plain(_pick(_REQUESTS if asks else _STATEMENTS, rng), rng)
     return join([opening, _ending(rest, "?")]) if asks else join([opening, rest])
 
 
-def with_aside(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+def with_aside(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """A date, a sum or a reason before it or at its end."""
-    aside = _plain(_pick(_ASIDES, chance), chance)
-    if chance.random() < 0.4:
-        opening = Lesson((aside.tokens[0].capitalize(), *aside.tokens[1:], ","), (*aside.labels, 0))
-        return join([opening, _from(lesson, 0)])
-    if is_word(lesson.tokens[-1]):
-        return join([lesson, aside])
-    return join([_part(lesson, 0, -1), aside, Lesson(lesson.tokens[-1:], lesson.labels[-1:])])
+    aside = _plain(_pick(_ASIDES, rng), rng)
+    if rng.random() < 0.4:
+        opening = TaggedSentence((aside.tokens[0].capitalize(), *aside.tokens[1:], ","), (*aside.labels, 0))
+        return join([opening, _from(sentence, 0)])
+    if is_word(sentence.tokens[-1]):
+        return join([sentence, aside])
+    return join([_part(sentence, 0, -1), aside, TaggedSentence(sentence.tokens[-1:], sentence.labels[-1:])])
 
 
-def with_signs(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+def with_signs(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """Another end than a full stop, or emoji between phrases."""
-    if chance.random() < 0.5:
-        return _ending(lesson, _pick(_ENDINGS, chance).replace("EMOJI", _emoji(chance)))
-    between = [place for place, label in enumerate((*lesson.labels, 0)) if label == 0 or label % 2]
-    place = between[int(chance.integers(len(between)))]
-    return join([_part(lesson, 0, place), Lesson((_emoji(chance),), (0,)), _part(lesson, place, None)])
+    if rng.random() < 0.5:
+        return _ending(sentence, _pick(_ENDINGS, rng).replace("EMOJI", _emoji(rng)))
+    between = [place for place, label in enumerate((*sentence.labels, 0)) if label == 0 or label % 2]
+    place = between[int(rng.integers(len(between)))]
+    return join([_part(sentence, 0, place), TaggedSentence((_emoji(rng),), (0,)), _part(sentence, place, None)])
 
 
-def beside_other_text(lesson: Lesson, chance: np.random.Generator) -> Lesson:
+def beside_other_text(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """A sentence that names nothing to be seen, alone or before or after it."""
-    sentence = _plain(_pick(_SENTENCES, chance), chance)
-    sentence = Lesson((sentence.tokens[0].capitalize(), *sentence.tokens[1:]), sentence.labels)
-    return (sentence, join([sentence, lesson]), join([lesson, sentence]))[int(chance.integers(3))]
+    sentence = _plain(_pick(_SENTENCES, rng), rng)
+    sentence = TaggedSentence((sentence.tokens[0].capitalize(), *sentence.tokens[1:]), sentence.labels)
+    return (sentence, join([sentence, sentence]), join([sentence, sentence]))[int(rng.integers(3))]
 
 
 #: Ways of being unlike a caption, and how often each is taken.
-WAYS: dict[str, tuple[float, Callable[[Lesson, np.random.Generator], Lesson]]] = {
+WAYS: dict[str, tuple[float, Callable[[TaggedSentence, np.random.Generator], TaggedSentence]]] = {
     "named": (0.20, named),
     "owned": (0.15, owned),
     "requested": (0.25, requested),
@@ -172,38 +173,36 @@ WAYS: dict[str, tuple[float, Callable[[Lesson, np.random.Generator], Lesson]]] =
 _UP_TO = np.cumsum([share for share, _ in WAYS.values()])[:-1]
 
 
-def _pick(options: Sequence[str], chance: np.random.Generator) -> str:
-    return options[int(chance.integers(len(options)))]
+def _pick(options: Sequence[str], rng: np.random.Generator) -> str:
+    return options[int(rng.integers(len(options)))]
 
 
-def _plain(pattern: str, chance: np.random.Generator) -> Lesson:
+def _plain(pattern: str, rng: np.random.Generator) -> TaggedSentence:
     """The tokens of a pattern, none of them in a phrase."""
-    tokens = tuple(_pick(_WORDS[token], chance) if token in _WORDS else token for token in pattern.split())
-    return Lesson(tokens, (0,) * len(tokens))
+    tokens = tuple(_pick(_WORDS[token], rng) if token in _WORDS else token for token in pattern.split())
+    return TaggedSentence(tokens, (0,) * len(tokens))
 
 
-def _part(lesson: Lesson, start: int, end: int | None) -> Lesson:
-    return Lesson(lesson.tokens[start:end], lesson.labels[start:end])
+def _part(sentence: TaggedSentence, start: int, end: int | None) -> TaggedSentence:
+    return TaggedSentence(sentence.tokens[start:end], sentence.labels[start:end])
 
 
-def _from(lesson: Lesson, start: int) -> Lesson:
-    """The lesson from a token on, which no longer begins a sentence."""
-    return Lesson((lesson.tokens[start].lower(), *lesson.tokens[start + 1 :]), lesson.labels[start:])
+def _from(sentence: TaggedSentence, start: int) -> TaggedSentence:
+    """The sentence from a token on, which no longer begins a sentence."""
+    return TaggedSentence((sentence.tokens[start].lower(), *sentence.tokens[start + 1 :]), sentence.labels[start:])
 
 
-def _ending(lesson: Lesson, sign: str) -> Lesson:
-    """The lesson with another sign at its end."""
-    ended = not is_word(lesson.tokens[-1]) and lesson.labels[-1] == 0 and len(lesson.tokens) > 1
-    return join([_part(lesson, 0, -1 if ended else None), Lesson((sign,), (0,))])
+def _ending(sentence: TaggedSentence, sign: str) -> TaggedSentence:
+    """The sentence with another sign at its end."""
+    ended = not is_word(sentence.tokens[-1]) and sentence.labels[-1] == 0 and len(sentence.tokens) > 1
+    return join([_part(sentence, 0, -1 if ended else None), TaggedSentence((sign,), (0,))])
 
 
-def _emoji(chance: np.random.Generator) -> str:
-    return "".join(chr(_EMOJI[int(chance.integers(len(_EMOJI)))]) for _ in range(int(chance.integers(1, 4))))
+def _emoji(rng: np.random.Generator) -> str:
+    return "".join(chr(_EMOJI[int(rng.integers(len(_EMOJI)))]) for _ in range(int(rng.integers(1, 4))))
 
 
-def _made_up(chance: np.random.Generator) -> str:
+def _made_up(rng: np.random.Generator) -> str:
     """A name that nobody has."""
-    syllables = (
-        _pick("bcdfghjklmnprstvwyz", chance) + _pick("aeiou", chance) for _ in range(int(chance.integers(2, 4)))
-    )
-    return "".join(syllables).capitalize() + _pick(("", "n", "s", "r", "k"), chance)
+    syllables = (_pick("bcdfghjklmnprstvwyz", rng) + _pick("aeiou", rng) for _ in range(int(rng.integers(2, 4))))
+    return "".join(syllables).capitalize() + _pick(("", "n", "s", "r", "k"), rng)

@@ -14,7 +14,7 @@ from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import AUTHORS, CORRECTED
 from phrasechain.data.regimes import is_scored
 from phrasechain.evaluation.coverage import require_regions
-from phrasechain.model.checkpoint import Source
+from phrasechain.model.checkpoint import FeatureSource
 from phrasechain.model.config import Data as DataConfig
 from phrasechain.store.reader import FeatureStore
 
@@ -58,4 +58,4 @@ def region_digest(examples: Sequence[Example], store: FeatureStore) -> dict[str,
     found = hashlib.sha256()
     for example in examples:
         found.update(store[example.image].boxes.tobytes())
-    return {**asdict(Source.of(store)), "boxes": found.hexdigest()}
+    return {**asdict(FeatureSource.of(store)), "boxes": found.hexdigest()}

@@ -1,6 +1,6 @@
 """One step of training: losses of all processes' captions, their gradient, and what the optimiser makes of it.
 
-A learner's state is its weights, the optimiser's moments and the number of steps done. What chance decides in a step
+A learner's state is its weights, the optimiser's moments and the number of steps done. What rng decides in a step
 (dropout) follows from the seed, the step and the process.
 """
 
@@ -22,7 +22,7 @@ from phrasechain.model.config import Loss, Train
 from phrasechain.model.losses import loss_terms
 from phrasechain.model.model import GroundingModel
 from phrasechain.text.cache import CachedEncoder
-from phrasechain.training.grounder.steps import Part
+from phrasechain.training.grounder.steps import BatchPart
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -89,7 +89,7 @@ class Learner:
             fused=True,
         )
 
-    def learn(self, parts: Sequence[Part]) -> dict[str, float]:
+    def learn(self, parts: Sequence[BatchPart]) -> dict[str, float]:
         """One step on this process's parts of it; returns the losses of all processes together, by name.
 
         Each loss is a sum over phrases or pairs divided by their number in the whole step, over all processes and

@@ -20,8 +20,8 @@ from phrasechain.data.regimes import is_scored
 from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate, positive_pairs
 from phrasechain.model.losses import divisor, training_batch
 
-Part = tuple[Batch, Tensor]
-_ORDER, _THINNING, _DRAWS = range(3)  # streams of chance that have nothing to do with each other
+BatchPart = tuple[Batch, Tensor]
+_ORDER, _THINNING, _DRAWS = range(3)  # streams of random numbers that have nothing to do with each other
 
 
 class Steps:
@@ -47,22 +47,22 @@ class Steps:
 
         Batches of one size waste little on padding, and a window is small enough that batches stay random.
         """
-        chance = np.random.default_rng([self.seed, _ORDER, epoch])
-        order = chance.permutation(len(self.groups))
+        rng = np.random.default_rng([self.seed, _ORDER, epoch])
+        order = rng.permutation(len(self.groups))
         if self.window == 1:
             return _cut(order, self.batch)
         windows = _cut(order, self.batch * self.window)
         order = np.concatenate([window[np.argsort(self._sizes[window], kind="stable")] for window in windows])
         batches = _cut(order, self.batch)
-        return [batches[place] for place in chance.permutation(len(batches))]
+        return [batches[place] for place in rng.permutation(len(batches))]
 
     def _drawn(self, step: int) -> list[Group]:
-        chance = np.random.default_rng([self.seed, _DRAWS, step])
-        groups = [self.groups[number] for number in chance.integers(len(self.groups), size=self.batch)]
-        return [(group[chance.integers(len(group))],) for group in groups]
+        rng = np.random.default_rng([self.seed, _DRAWS, step])
+        groups = [self.groups[number] for number in rng.integers(len(self.groups), size=self.batch)]
+        return [(group[rng.integers(len(group))],) for group in groups]
 
 
-class Share(Dataset[list[Part] | DataError]):
+class ProcessBatches(Dataset[list[BatchPart] | DataError]):
     """This process's part of every step, ready for the loss; an error is handed over, to be raised without traces.
 
     ``unboxed`` is the share of visual phrases without a box that stay in their chain, at random: 0 is the regime
@@ -87,13 +87,13 @@ class Share(Dataset[list[Part] | DataError]):
         self.unlabelled, self.divide, self.regress = unlabelled, divide, regress
         self.index, self.count, self.parts = index, count, parts
 
-    def __getitem__(self, step: int) -> list[Part] | DataError:
+    def __getitem__(self, step: int) -> list[BatchPart] | DataError:
         try:
             return [self._part(items) for items in self.items(step)]
         except DataError as error:
             return error
 
-    def _part(self, items: list[Item]) -> Part:
+    def _part(self, items: list[Item]) -> BatchPart:
         """A batch of the phrases that are trained, what its two losses will be divided by, and its phrases: (3,)."""
         batch = collate(items, self.regions, "all")
         trained = training_batch(batch, self.unlabelled)
@@ -108,9 +108,9 @@ class Share(Dataset[list[Part] | DataError]):
                 yield part
 
     def _thin(self, group: Group, step: int, place: int) -> Iterator[Item]:
-        chance = np.random.default_rng([self.steps.seed, _THINNING, step, place])
+        rng = np.random.default_rng([self.steps.seed, _THINNING, step, place])
         for example, caption in group:
-            kept = [phrase for phrase in caption.phrases if is_scored(phrase) or chance.random() < self.unboxed]
+            kept = [phrase for phrase in caption.phrases if is_scored(phrase) or rng.random() < self.unboxed]
             yield example, replace(caption, phrases=tuple(kept))
 
 

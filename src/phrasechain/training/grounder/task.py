@@ -29,16 +29,16 @@ from phrasechain.model.batch import BY, make_groups
 from phrasechain.model.build import build_model
 from phrasechain.model.checkpoint import (
     WEIGHTS,
-    Card,
-    Pointers,
-    Source,
-    point_to,
-    read_pointers,
+    FeatureSource,
+    ModelInfo,
+    RunState,
+    read_run_state,
     read_tensors,
     read_training,
     remove_leftovers,
     save_checkpoint,
     step_folder,
+    write_run_state,
 )
 from phrasechain.model.config import Config, config_dict
 from phrasechain.model.config import Loss as LossConfig
@@ -48,9 +48,9 @@ from phrasechain.store.reader import FeatureStore
 from phrasechain.training.curves import SCORES, draw_curves
 from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
 from phrasechain.training.grounder.learner import CLIPS, OPTIMIZERS, PRECISIONS, SCHEDULES, Learner
-from phrasechain.training.grounder.steps import Part, Share, Steps
+from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from phrasechain.training.log import Note, note_environment, noting
-from phrasechain.training.run_folder import FORMAT, claimed, forget_after
+from phrasechain.training.run_folder import FORMAT_KEY, claimed, truncate_metrics
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -75,14 +75,14 @@ def train(
         raise DataError(f"{features}: without a detector's score; train with --set model.objectness=false")
     fit, dev = read_splits(data, config.data)
     identity = {
-        FORMAT: RUN_FORMAT,
+        FORMAT_KEY: RUN_FORMAT,
         **config_dict(config),
         "annotations": annotation_digest([*fit, *dev]),
         "regions": region_digest([*fit, *dev], store),
     }
     processes = start_processes(device)
     with _held(out, identity, processes):
-        pointers = read_pointers(out)
+        pointers = read_run_state(out)
         if pointers is None or not pointers.is_finished:
             _Run(out, config, loss, fit, dev, store, processes).finish(tensorboard)
         processes.wait_for_everyone()  # until the first process has written all: the others may want to read it
@@ -105,7 +105,7 @@ class _Run:
         how = config.train
         self.folder, self.config, self.dev, self.store, self.processes = folder, config, dev, store, processes
         self.plan = Steps(make_groups(fit, how.by), by=how.by, batch=how.batch, window=how.window, seed=how.seed)
-        self.share = Share(
+        self.share = ProcessBatches(
             self.plan,
             store,
             unboxed=config.data.unboxed,
@@ -121,7 +121,7 @@ class _Run:
         torch.manual_seed(how.seed)
         model = build_model(config, fit, store).to(processes.device).train()
         self.learner = Learner(model, how, loss, self.steps, processes)
-        self.pointers: Pointers | None = None
+        self.pointers: RunState | None = None
         self.best: float | None = None  # accuracy on dev
         self.stale = 0  # scores since then
 
@@ -130,16 +130,16 @@ class _Run:
         self._go_on()
         if self.processes.is_main_process:
             note_environment(self.folder, self.learner.step, self.processes)
-            forget_after(self.folder, self.learner.step)
+            truncate_metrics(self.folder, self.learner.step)
         with noting(self.folder, self.learner.step, self.processes, tensorboard) as note:
             self._learn(note)
         if self.processes.is_main_process and self.pointers is not None:
             draw_curves(self.folder)
-            point_to(self.folder, Pointers(self.pointers.last, self.pointers.best, is_finished=True))
+            write_run_state(self.folder, RunState(self.pointers.last, self.pointers.best, is_finished=True))
 
     def _go_on(self) -> None:
         """Take up the last checkpoint, if there is one."""
-        self.pointers = read_pointers(self.folder)
+        self.pointers = read_run_state(self.folder)
         if self.processes.is_main_process:
             remove_leftovers(self.folder, self.pointers)
         if self.pointers is None:
@@ -207,7 +207,7 @@ class _Run:
         if score is not None:
             self.best, self.stale = (score, 0) if is_best else (self.best, self.stale + 1)
         best = name if is_best or self.pointers is None else self.pointers.best
-        self.pointers = Pointers(name, best, is_finished=False)
+        self.pointers = RunState(name, best, is_finished=False)
         self.learner.forget()  # what no checkpoint keeps
         if self.processes.is_main_process:
             state = {"step": self.learner.step, "best": self.best, "stale": self.stale}
@@ -215,13 +215,13 @@ class _Run:
             save_checkpoint(
                 self.folder / name, learner.model, learner.kept_weights(), self._card(score), learner.state(), state
             )
-            point_to(self.folder, self.pointers)
+            write_run_state(self.folder, self.pointers)
 
-    def _card(self, score: float | None) -> Card:
+    def _card(self, score: float | None) -> ModelInfo:
         config = self.config
-        return Card(
+        return ModelInfo(
             model=config.model,
-            regions=Source.of(self.store),
+            regions=FeatureSource.of(self.store),
             decode=config.decode.how,
             step=self.learner.step,
             score=score,
@@ -229,7 +229,7 @@ class _Run:
         )
 
 
-def _raised(parts: list[Part] | DataError) -> list[Part]:
+def _raised(parts: list[BatchPart] | DataError) -> list[BatchPart]:
     if isinstance(parts, DataError):
         raise parts
     return parts

@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from phrasechain.core.boxes import area_xyxy
-from phrasechain.training.regions.vocabulary import Lesson, Vocabulary, mirror
+from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, mirror
 
 _WHOLE = 1 / 3  # how often a photo is seen as it is
 _SIDES = (0.5, 1.4)  # of a photo, that another view shows: a part of it, or more than there is
@@ -35,14 +35,14 @@ class View:
     is_mirrored: bool
 
 
-def random_view(chance: np.random.Generator) -> View:
+def random_view(rng: np.random.Generator) -> View:
     """A view of any photo."""
-    window = random_window(chance)
-    brightness, contrast, colour = (1 + chance.uniform(-_LIGHT, _LIGHT) for _ in range(3))
-    return View(window, brightness, contrast, colour, bool(chance.random() < 0.5))
+    window = random_window(rng)
+    brightness, contrast, colour = (1 + rng.uniform(-_LIGHT, _LIGHT) for _ in range(3))
+    return View(window, brightness, contrast, colour, bool(rng.random() < 0.5))
 
 
-def paint(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
+def render_view(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
     """What an RGB photo looks like: (size, size, 3)."""
     x0, y0, x1, y1 = view.window
     seen = Image.new("RGB", (round((x1 - x0) * image.width) or 1, round((y1 - y0) * image.height) or 1), _GREY)
@@ -55,28 +55,28 @@ def paint(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels[:, ::-1] if view.is_mirrored else pixels)
 
 
-def see_lesson(lesson: Lesson, view: View, vocabulary: Vocabulary) -> Lesson:
+def view_targets(lesson: RegionTargets, view: View, vocabulary: Vocabulary) -> RegionTargets:
     """What is left to learn of a photo."""
     lesson = crop(lesson, view.window)
     return mirror(lesson, vocabulary) if view.is_mirrored else lesson
 
 
-def random_window(chance: np.random.Generator) -> tuple[float, float, float, float]:
+def random_window(rng: np.random.Generator) -> tuple[float, float, float, float]:
     """The whole photo, a part of it, or more than it: x0, y0, x1, y1 in shares of its sides."""
-    if chance.random() < _WHOLE:
+    if rng.random() < _WHOLE:
         return 0.0, 0.0, 1.0, 1.0
-    (x0, x1), (y0, y1) = _random_side(chance), _random_side(chance)
+    (x0, x1), (y0, y1) = _random_side(rng), _random_side(rng)
     return x0, y0, x1, y1
 
 
-def _random_side(chance: np.random.Generator) -> tuple[float, float]:
-    length = chance.uniform(*_SIDES)
+def _random_side(rng: np.random.Generator) -> tuple[float, float]:
+    length = rng.uniform(*_SIDES)
     least, most = sorted((0.0, 1 - length))  # within the photo, or beyond it on both sides
-    start = chance.uniform(least, most)
+    start = rng.uniform(least, most)
     return start, start + length
 
 
-def crop(lesson: Lesson, window: tuple[float, float, float, float]) -> Lesson:
+def crop(lesson: RegionTargets, window: tuple[float, float, float, float]) -> RegionTargets:
     """The lesson of a part of the photo; boxes that it cuts too much are forgotten, with their phrases."""
     cut, kept = _cut(lesson.boxes, window)
     number = (kept.cumsum(0) - 1).tolist()

@@ -13,7 +13,7 @@ from phrasechain.regions.network import Dense, Described, Maps, ProposalHead, Re
 from phrasechain.regions.select import best_boxes
 from phrasechain.regions.trunk import fold, fold_published
 from phrasechain.training.regions.losses import phrase_loss, proposal_losses, quality_losses, word_loss
-from phrasechain.training.regions.vocabulary import Lesson
+from phrasechain.training.regions.vocabulary import RegionTargets
 
 #: How much each loss counts.
 WEIGHTS = {"score": 1.0, "extent": 2.0, "quality": 1.0, "refine": 1.0, "words": 0.1, "phrases": 1.0}
@@ -27,7 +27,7 @@ _NOTHING = -4.0  # an anchor's score before anything is learnt: most stand for n
 
 
 @dataclass(frozen=True, slots=True)
-class LessonBatch:
+class RegionTargetBatch:
     """The lessons of B photos as tensors."""
 
     named: Tensor  # (B, G, 4), zeros where there are fewer
@@ -38,7 +38,7 @@ class LessonBatch:
     phrase_starts: Tensor  # (P,) where each phrase's words begin
 
 
-def stack_lessons(lessons: Sequence[Lesson], vocabulary_size: int) -> LessonBatch:
+def stack_targets(lessons: Sequence[RegionTargets], vocabulary_size: int) -> RegionTargetBatch:
     """Pad the lessons to the one with most boxes; phrases without a known word are left out."""
     named = torch.zeros(len(lessons), max(1, *(len(lesson.boxes) for lesson in lessons)), 4)
     words = torch.zeros(*named.shape[:2], vocabulary_size)
@@ -49,7 +49,7 @@ def stack_lessons(lessons: Sequence[Lesson], vocabulary_size: int) -> LessonBatc
             words[image, box, list(known)] = 1
         phrases += [(image, box, known) for box, known in lesson.phrases if known]
     lengths = torch.tensor([len(known) for _, _, known in phrases], dtype=torch.int64)
-    return LessonBatch(
+    return RegionTargetBatch(
         named=named,
         words=words,
         phrase_image=torch.tensor([image for image, _, _ in phrases], dtype=torch.int64),
@@ -59,7 +59,7 @@ def stack_lessons(lessons: Sequence[Lesson], vocabulary_size: int) -> LessonBatc
     )
 
 
-class Teacher(nn.Module):
+class RegionTrainingModel(nn.Module):
     """Asks a network for boxes, for the words of a box and for the box of a phrase."""
 
     def __init__(self, network: RegionNetwork, vocabulary_size: int, deeper: int = 0) -> None:
@@ -89,11 +89,11 @@ class Teacher(nn.Module):
         words = [*self.say.parameters(), *self.phrase.parameters()]
         return words, heads, [weight for weight in trunk if weight.requires_grad]
 
-    def forward(self, trunk_maps: Sequence[Tensor], lessons: LessonBatch) -> dict[str, Tensor]:
+    def forward(self, trunk_maps: Sequence[Tensor], lessons: RegionTargetBatch) -> dict[str, Tensor]:
         """The losses by name, from the trunk's maps of B photos."""
         return self.losses(*self.network.look(*trunk_maps), lessons)
 
-    def losses(self, maps: Maps, dense: Dense, lessons: LessonBatch) -> dict[str, Tensor]:
+    def losses(self, maps: Maps, dense: Dense, lessons: RegionTargetBatch) -> dict[str, Tensor]:
         """The same, from what the network made of them. Under autocast the losses themselves are still in float32."""
         dense = Dense(*(each.float() for each in dense))
         score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
@@ -115,7 +115,7 @@ class Teacher(nn.Module):
         after = _PROPOSALS + torch.randperm(max(0, found.shape[1] - _PROPOSALS))[: self.deeper]
         return torch.cat((found[:, :_PROPOSALS], found[:, after]), 1)
 
-    def _region_losses(self, maps: Maps, boxes: Tensor, lessons: LessonBatch) -> dict[str, Tensor]:
+    def _region_losses(self, maps: Maps, boxes: Tensor, lessons: RegionTargetBatch) -> dict[str, Tensor]:
         named, image = lessons.named, lessons.phrase_image
         described = Described(*(each.float() for each in self.network.describe(maps, boxes)))
         features = F.dropout(described.features, _DROPOUT, self.training)  # (B, K, D)

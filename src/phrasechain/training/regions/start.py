@@ -13,14 +13,14 @@ from phrasechain.core.errors import DataError, one_line
 from phrasechain.regions.anchors import cluster_sides
 from phrasechain.regions.network import RegionNetwork
 from phrasechain.regions.trunk import Trunk
-from phrasechain.training.regions.model import Teacher
+from phrasechain.training.regions.model import RegionTrainingModel
 from phrasechain.training.regions.settings import Recipe
-from phrasechain.training.regions.vocabulary import Lesson
+from phrasechain.training.regions.vocabulary import RegionTargets
 
 _LEVELS = 2
 
 
-def new_network(lessons: Sequence[Lesson], recipe: Recipe) -> RegionNetwork:
+def new_network(lessons: Sequence[RegionTargets], recipe: Recipe) -> RegionNetwork:
     boxes = torch.cat([lesson.boxes for lesson in lessons])
     if len(boxes) < _LEVELS * recipe.anchors:
         raise DataError(f"{len(boxes)} named boxes are too few to learn from")
@@ -28,10 +28,12 @@ def new_network(lessons: Sequence[Lesson], recipe: Recipe) -> RegionNetwork:
     return RegionNetwork(recipe.dimension, sides, recipe.size)
 
 
-def make_teacher(network: RegionNetwork, vocabulary_size: int, published: Path | None, recipe: Recipe) -> Teacher:
+def make_training_model(
+    network: RegionNetwork, vocabulary_size: int, published: Path | None, recipe: Recipe
+) -> RegionTrainingModel:
     """What teaches a network, which starts from published weights or, without them, from all that it knows."""
     known = deepcopy(network.state_dict())
-    teacher = Teacher(network, vocabulary_size, recipe.deeper).train()
+    teacher = RegionTrainingModel(network, vocabulary_size, recipe.deeper).train()
     if published is None:
         network.load_state_dict(known)
         nn.init.zeros_(teacher.phrase.weight)  # what a word means is to follow from what the network sees

@@ -32,11 +32,11 @@ from phrasechain.regions.extractor import RegionExtractor, as_input
 from phrasechain.regions.pixels import read_photo, read_rgb
 from phrasechain.regions.weights import load_network, save_network
 from phrasechain.training.curves import draw_curves
-from phrasechain.training.ema import Averages
-from phrasechain.training.regions.augment import paint, random_view, see_lesson
+from phrasechain.training.ema import Ema
+from phrasechain.training.regions.augment import random_view, render_view, view_targets
 from phrasechain.training.regions.losses import NEAR
 from phrasechain.training.regions.map_cache import keep_maps, kept_maps
-from phrasechain.training.regions.model import WEIGHTS, LessonBatch, Teacher, stack_lessons
+from phrasechain.training.regions.model import WEIGHTS, RegionTargetBatch, RegionTrainingModel, stack_targets
 from phrasechain.training.regions.settings import (
     GOING_ON,
     Recipe,
@@ -46,10 +46,10 @@ from phrasechain.training.regions.settings import (
     learning_starts,
     rate_at,
 )
-from phrasechain.training.regions.start import make_teacher, new_network
-from phrasechain.training.regions.vocabulary import Lesson, Vocabulary, build_vocabulary, mirror, read_lesson
+from phrasechain.training.regions.start import make_training_model, new_network
+from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, build_vocabulary, mirror, read_targets
 from phrasechain.training.resume import CHECKPOINT, load_state, save_state
-from phrasechain.training.run_folder import claimed, forget_after, log
+from phrasechain.training.run_folder import claimed, log, truncate_metrics
 
 _CLIP = 10.0
 _SCORES = ("recall@10", "recall@36", "recall@100", "accuracy", "fit accuracy")  # in percent
@@ -60,7 +60,7 @@ _MAPS = "maps"  # the folder, in that of the run, for what the trunk makes of th
 class _Run:
     """The state of a training run, and the files that keep it."""
 
-    def __init__(self, folder: Path, teacher: Teacher, recipe: Recipe, steps: int) -> None:
+    def __init__(self, folder: Path, teacher: RegionTrainingModel, recipe: Recipe, steps: int) -> None:
         self.folder, self.teacher, self.recipe, self.steps = folder, teacher, recipe, steps
         words, self.heads, self.tuned = teacher.parts()
         starts = learning_starts(recipe)
@@ -72,10 +72,10 @@ class _Run:
         ]
         groups += [group | {"start": trunk_share} for group in trunk_groups(self.tuned, recipe.trunk_rate)]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=True)
-        self.averages = Averages(teacher) if recipe.average else None
+        self.averages = Ema(teacher) if recipe.average else None
         self.step = 0
 
-    def learn(self, seen: Tensor | tuple[Tensor, ...], lessons: LessonBatch) -> dict[str, float]:
+    def learn(self, seen: Tensor | tuple[Tensor, ...], lessons: RegionTargetBatch) -> dict[str, float]:
         """One step, from pixels (B, S, S, 3) or from the trunk's maps of them; returns the losses by name."""
         torch.manual_seed(int(np.random.SeedSequence([self.recipe.seed, 2, self.step]).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
@@ -135,17 +135,17 @@ def train_regions(data: Path, out: Path, start: Path, recipe: Recipe | None = No
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
     _require_photos(data, fit, dev)
     vocabulary = build_vocabulary(fit, recipe.rare_word)
-    lessons = [read_lesson(example, vocabulary) for example in fit]
+    lessons = [read_targets(example, vocabulary) for example in fit]
     torch.manual_seed(recipe.seed)
     network = new_network(lessons, recipe) if known is None else known
-    teacher = make_teacher(network, len(vocabulary), None if known else start, recipe)
+    teacher = make_training_model(network, len(vocabulary), None if known else start, recipe)
     identity = {"photos": _digest(fit + dev), "start": file_digest(start), "goes on": known is not None}
     with claimed(out, asdict(recipe) | identity):
         if not weights.exists():
             batches = _Steps(fit, lessons, vocabulary, recipe, out / _MAPS)
             run = _Run(out, teacher, recipe, recipe.epochs * batches.per_epoch)
             run.resume()
-            forget_after(out, run.step)
+            truncate_metrics(out, run.step)
             if recipe.head_epochs and run.step < run.trunk_steps:
                 teacher.eval()
                 trunk = in_precision(recipe.precision)(teacher.network.trunk)
@@ -189,7 +189,7 @@ def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
 
 
 @torch.inference_mode()
-def score(teacher: Teacher, examples: Sequence[Example], vocabulary: Vocabulary) -> dict[str, float]:
+def score(teacher: RegionTrainingModel, examples: Sequence[Example], vocabulary: Vocabulary) -> dict[str, float]:
     """Recall of the regions for phrases of caption 0, and how often a bag of words finds its box, in percent."""
     teacher.eval()
     extractor = RegionExtractor(teacher.network, "")
@@ -206,11 +206,11 @@ def score(teacher: Teacher, examples: Sequence[Example], vocabulary: Vocabulary)
 
 
 def _bag_accuracy(
-    teacher: Teacher, examples: Sequence[Example], regions: Mapping[str, Regions], vocabulary: Vocabulary
+    teacher: RegionTrainingModel, examples: Sequence[Example], regions: Mapping[str, Regions], vocabulary: Vocabulary
 ) -> float:
     right = []
     for example in examples:
-        batch = stack_lessons([read_lesson(example, vocabulary)], len(vocabulary))
+        batch = stack_targets([read_targets(example, vocabulary)], len(vocabulary))
         sides = torch.tensor([example.width, example.height] * 2)
         asked = teacher.phrase(batch.phrase_words, batch.phrase_starts)  # (P, D)
         mine = regions[example.image]
@@ -231,7 +231,7 @@ class _Steps(Dataset[Any]):
     def __init__(
         self,
         examples: Sequence[Example],
-        lessons: Sequence[Lesson],
+        lessons: Sequence[RegionTargets],
         vocabulary: Vocabulary,
         recipe: Recipe,
         maps: Path,
@@ -240,35 +240,35 @@ class _Steps(Dataset[Any]):
         self.maps = maps
         self.per_epoch = max(1, len(examples) // recipe.batch)
 
-    def __getitem__(self, step: int) -> tuple[Tensor | tuple[Tensor, ...], LessonBatch] | tuple[str, str]:
+    def __getitem__(self, step: int) -> tuple[Tensor | tuple[Tensor, ...], RegionTargetBatch] | tuple[str, str]:
         recipe = self.recipe
         epoch, place = divmod(step, self.per_epoch)
         order = np.random.default_rng([recipe.seed, 0, epoch]).permutation(len(self.examples))
         numbers = order[place * recipe.batch : (place + 1) * recipe.batch].tolist()
-        chance = np.random.default_rng([recipe.seed, 1, step])
+        rng = np.random.default_rng([recipe.seed, 1, step])
         try:
-            seen, lessons = self._kept(numbers, chance) if epoch < recipe.head_epochs else self._views(numbers, chance)
+            seen, lessons = self._kept(numbers, rng) if epoch < recipe.head_epochs else self._views(numbers, rng)
         except DataError as error:  # raised again where no trace of this process comes with it
             return str(error), ""
-        return seen, stack_lessons(lessons, len(self.vocabulary))
+        return seen, stack_targets(lessons, len(self.vocabulary))
 
-    def _kept(self, numbers: list[int], chance: np.random.Generator) -> tuple[tuple[Tensor, ...], list[Lesson]]:
+    def _kept(self, numbers: list[int], rng: np.random.Generator) -> tuple[tuple[Tensor, ...], list[RegionTargets]]:
         """The trunk's maps of photos, half of them mirrored."""
-        mirrored = (chance.random(len(numbers)) < 0.5).tolist()
+        mirrored = (rng.random(len(numbers)) < 0.5).tolist()
         lessons = [
             mirror(self.lessons[number], self.vocabulary) if turned else self.lessons[number]
             for number, turned in zip(numbers, mirrored, strict=True)
         ]
         return kept_maps(self.maps, list(zip(numbers, mirrored, strict=True))), lessons
 
-    def _views(self, numbers: list[int], chance: np.random.Generator) -> tuple[Tensor, list[Lesson]]:
+    def _views(self, numbers: list[int], rng: np.random.Generator) -> tuple[Tensor, list[RegionTargets]]:
         """Random views of photos: (B, S, S, 3) uint8."""
         views, lessons = [], []
         for number in numbers:
             image = read_rgb(photo_path(self.examples[number]))
-            view = random_view(chance)
-            views.append(paint(image, view, self.recipe.size))
-            lessons.append(see_lesson(self.lessons[number], view, self.vocabulary))
+            view = random_view(rng)
+            views.append(render_view(image, view, self.recipe.size))
+            lessons.append(view_targets(self.lessons[number], view, self.vocabulary))
         return torch.from_numpy(np.stack(views)), lessons
 
 

@@ -41,7 +41,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class RegionTargets:
     """One photo's G named boxes, and P phrases that name one of them each."""
 
     boxes: Tensor  # (G, 4) in shares of the image's sides: all merged boxes, then the single ones
@@ -68,7 +68,7 @@ def build_vocabulary(examples: Iterable[Example], least: int) -> Vocabulary:
     return Vocabulary(tuple(word for word, count in counts.most_common() if count >= least))
 
 
-def read_lesson(example: Example, vocabulary: Vocabulary) -> Lesson:
+def read_targets(example: Example, vocabulary: Vocabulary) -> RegionTargets:
     """Collect what the captions of one photo name."""
     sizes = torch.tensor([example.width, example.height] * 2, dtype=torch.float32)
     merged: dict[tuple[float, ...], int] = {}
@@ -89,14 +89,14 @@ def read_lesson(example: Example, vocabulary: Vocabulary) -> Lesson:
             if len(boxes) > 1:
                 single |= dict.fromkeys(map(tuple, boxes.tolist()))
     rows = [*merged, *(box for box in single if box not in merged)]
-    return Lesson(
+    return RegionTargets(
         boxes=torch.tensor(rows, dtype=torch.float32).view(-1, 4),
         words=tuple(tuple(sorted(each)) for each in words),
         phrases=tuple(phrases),
     )
 
 
-def mirror(lesson: Lesson, vocabulary: Vocabulary) -> Lesson:
+def mirror(lesson: RegionTargets, vocabulary: Vocabulary) -> RegionTargets:
     """The lesson of the photo seen in a mirror: boxes change sides, and so do the words left and right."""
     swap = {
         vocabulary.index[one]: vocabulary.index.get(other)
@@ -110,4 +110,4 @@ def mirror(lesson: Lesson, vocabulary: Vocabulary) -> Lesson:
     boxes = lesson.boxes.clone()
     boxes[:, 0], boxes[:, 2] = 1 - lesson.boxes[:, 2], 1 - lesson.boxes[:, 0]
     phrases = tuple((box, mirrored(words)) for box, words in lesson.phrases)
-    return Lesson(boxes, tuple(map(mirrored, lesson.words)), phrases)
+    return RegionTargets(boxes, tuple(map(mirrored, lesson.words)), phrases)
