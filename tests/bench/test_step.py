@@ -34,14 +34,14 @@ class CountProducts(TorchDispatchMode):
 
 
 def test_the_batch_is_of_the_papers_sizes() -> None:
-    batch = make_batch(SIZES["paper"])
+    batch, targets = make_batch(SIZES["paper"])
     assert batch.features.shape == (16, 100, 2048)
-    assert (len(batch.lengths), len(batch.iou), batch.steps) == (16, 44, 4)  # 2.75 phrases a caption
+    assert (len(batch.lengths), len(batch.spans), batch.steps) == (16, 44, 4)  # 2.75 phrases a caption
     tokens = [len(caption) for caption in batch.tokens]
     assert 13.5 < sum(tokens) / 16 < 14.5
     assert (batch.token_spans[:, 1] <= torch.tensor(tokens)[batch.phrase_caption]).all()
-    assert batch.labelled.all()
-    small = make_batch(SIZES["small"])
+    assert targets.labelled.all()
+    small, _ = make_batch(SIZES["small"])
     assert (small.features.shape, len(small.lengths)) == ((16, 100, 256), 80)
 
 

@@ -18,8 +18,9 @@ from phrasechain.data.regimes import chain_phrases
 from phrasechain.evaluation.evaluate import Protocol, evaluate_file
 from phrasechain.evaluation.predict import InferenceOptions, answers, count_right, predict_run, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
-from phrasechain.model.batch import collate
+from phrasechain.model.batch import collate_annotated
 from phrasechain.model.checkpoint import load_checkpoint
+from phrasechain.model.targets import merged_boxes
 from phrasechain.store.reader import FeatureStore
 from phrasechain.training.grounder.task import train
 from tiny_grounding import tiny_config, write_world
@@ -74,9 +75,9 @@ def test_predictions_are_the_models(world: World, run: Path) -> None:
         assert [prediction.key for prediction in found] == wanted
         by_key = {prediction.key: prediction for prediction in found}
         caption = examples[0].captions[1]
-        batch = collate([(examples[0], caption)], store, regime)
+        batch, _ = collate_annotated([(examples[0], caption)], store, regime)
         with torch.no_grad():
-            ((_, decoded),) = answers(
+            ((_, _, decoded),) = answers(
                 model, [replace(examples[0], captions=(caption,))], store, InferenceOptions(regime)
             )
         for row, phrase in enumerate(chain_phrases(caption, regime)):
@@ -85,7 +86,7 @@ def test_predictions_are_the_models(world: World, run: Path) -> None:
             best = decoded.probabilities[row].argsort(descending=True)
             np.testing.assert_allclose(prediction.region_boxes, decoded.refined[row, best], atol=2e-3)
             np.testing.assert_allclose(prediction.probabilities, decoded.probabilities[row, best], atol=2e-6)
-        assert len(batch.iou) == len(chain_phrases(caption, regime))
+        assert len(batch.spans) == len(chain_phrases(caption, regime))
         tiles = {tuple(box) for box in store[examples[0].image].boxes.tolist()}
         assert all(prediction.box in tiles for prediction in read_predictions(files[1]))
 
@@ -94,13 +95,16 @@ def test_more_images_at_once_change_nothing(world: World, run: Path) -> None:
     examples, store, model = load_examples(world[0], "dev"), FeatureStore.open(world[1]), load_checkpoint(run).model
     found = [
         torch.cat(
-            [decoded.boxes for _, decoded in answers(model, examples, store, InferenceOptions(), images_at_once=count)]
+            [
+                decoded.boxes
+                for _, _, decoded in answers(model, examples, store, InferenceOptions(), images_at_once=count)
+            ]
         )
         for count in (1, 3, 100)
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-3)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-3)
-    golds = torch.cat([batch.gold for batch, _ in answers(model, examples, store, InferenceOptions())])
+    golds = torch.cat([merged_boxes(each) for _, each, _ in answers(model, examples, store, InferenceOptions())])
     assert (iou_xyxy(found[0], golds) >= 0.5).any()
 
 

@@ -88,7 +88,7 @@ def test_boxes_are_those_of_the_evaluator(grounder: Grounder, tmp_path: Path, de
     extract(paths, tmp_path / "store", grounder.parts.extractor)
     store = FeatureStore.open(tmp_path / "store")
     found = answers(grounder.model, examples, store, InferenceOptions("gold", decode))
-    wanted = torch.cat([decoded.boxes for _, decoded in found]).tolist()
+    wanted = torch.cat([decoded.boxes for _, _, decoded in found]).tolist()
     mine = [
         phrase.box
         for example in examples

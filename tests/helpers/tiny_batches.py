@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from builders import make_caption, make_example
 from phrasechain.core.schema import Box, Regions
-from phrasechain.model.batch import Batch, collate
+from phrasechain.model.batch import Batch, collate_annotated
+from phrasechain.model.losses import LossTerms, training_loss
+from phrasechain.model.scores import Scores
+from phrasechain.model.targets import Targets, make_targets
 
 WIDTH, HEIGHT = 100, 80
 NOUNS = ["a man", "a dog", "two women", "his red shirt", "the ball", "a crowd", "grass"]
 
 
-def tiny_batch(
+def tiny_example(
     seed: int = 0,
     *,
     images: int = 3,
@@ -24,7 +29,7 @@ def tiny_batch(
     most_phrases: int = 4,
     unlabelled: float = 0.0,
     unknown: float = 0.0,
-) -> Batch:
+) -> tuple[Batch, Targets]:
     """``captions`` captions about ``images`` images in turn.
 
     A share ``unlabelled`` of the phrases has a box that no region meets, a share ``unknown`` has none that is known;
@@ -39,7 +44,19 @@ def tiny_batch(
         phrases = [(draw.choice(NOUNS), str(place), ("other",), box) for place, box in enumerate(boxes)]
         caption = make_caption(number // images, *phrases)
         items.append((make_example(image, caption, width=WIDTH, height=HEIGHT), caption))
-    return collate(items, store, "all")
+    batch, phrases = collate_annotated(items, store, "all")
+    return batch, make_targets(batch, phrases)
+
+
+def tiny_batch(seed: int = 0, **options: Any) -> Batch:
+    """What a model is given of it."""
+    return tiny_example(seed, **options)[0]
+
+
+def terms_of(scores: Scores | Sequence[Scores], batch: Batch, targets: Targets, **options: Any) -> LossTerms:
+    """The loss of given scores; unlabelled phrases are summed out."""
+    given = [scores] if isinstance(scores, Scores) else scores
+    return training_loss(lambda _: given, batch, targets, **{"unlabelled": "marginalise", **options})
 
 
 def _regions(image: str, draw: random.Random, count: int, dimension: int) -> Regions:

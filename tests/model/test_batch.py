@@ -1,6 +1,5 @@
 """Batches: what is packed, what is padded, and the targets against hand-computed numbers."""
 
-import math
 import pickle
 from dataclasses import replace
 
@@ -11,14 +10,7 @@ import torch
 from builders import make_caption, make_example
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.model.batch import (
-    Batch,
-    collate,
-    hard_targets,
-    multi_hot_targets,
-    positive_pairs,
-    soft_targets,
-)
+from phrasechain.model.batch import Batch, collate_annotated
 
 LEFT, RIGHT, WHOLE = (0.0, 0.0, 40.0, 40.0), (60.0, 0.0, 100.0, 40.0), (0.0, 0.0, 100.0, 40.0)
 DOG = ("a dog", "1", ("animals",), (LEFT,))
@@ -45,11 +37,11 @@ ITEMS = [(example, caption) for example in (FIRST, SECOND) for caption in exampl
 
 @pytest.fixture
 def batch() -> Batch:
-    return collate(ITEMS, STORE, "all")
+    return collate_annotated(ITEMS, STORE, "all")[0]
 
 
 def test_the_gold_regime_keeps_the_phrases_with_a_box_and_drops_captions_without() -> None:
-    batch = collate(ITEMS, STORE, "gold")
+    batch = collate_annotated(ITEMS, STORE, "gold")[0]
     assert batch.captions == (0, 3, 2)
     assert batch.lengths.tolist() == [2, 1, 1]
     assert batch.token_spans.tolist() == [[0, 2], [6, 8], [0, 2], [0, 2]]
@@ -58,7 +50,6 @@ def test_the_gold_regime_keeps_the_phrases_with_a_box_and_drops_captions_without
         for caption, (first, end) in zip(batch.phrase_caption, batch.token_spans, strict=True)
     ]
     assert words == ["a dog", "two dogs", "a speck", "a dog"]
-    assert batch.has_box.all()
 
 
 def test_the_all_regime_keeps_every_visual_phrase(batch: Batch) -> None:
@@ -67,8 +58,6 @@ def test_the_all_regime_keeps_every_visual_phrase(batch: Batch) -> None:
     assert batch.phrase_caption.tolist() == [0, 0, 0, 1, 2, 3]
     assert batch.phrase_step.tolist() == [0, 1, 2, 0, 0, 0]
     assert batch.phrase_image.tolist() == [0, 0, 0, 0, 1, 1]
-    assert batch.has_box.tolist() == [True, False, True, True, False, True]
-    assert batch.labelled.tolist() == [True, False, True, False, False, True]
     text = FIRST.captions[0].text
     assert [text[start:end] for start, end in batch.spans[:3]] == ["a dog", "the sky", "two dogs"]
 
@@ -88,46 +77,9 @@ def test_regions_are_stored_once_per_image_and_padded_to_the_batch(batch: Batch)
 def test_what_the_detector_thinks_comes_along_and_is_one_half_where_it_said_nothing() -> None:
     scored = replace(STORE["x"], objectness=np.array([0.75, 0.5, 0.25], np.float32))
     items = [(FIRST, FIRST.captions[0]), (SECOND, SECOND.captions[1])]
-    batch = collate(items, STORE | {"x": scored})
+    batch = collate_annotated(items, STORE | {"x": scored})[0]
     assert batch.objectness.tolist() == [[0.75, 0.5, 0.25], [0.5, 0.5, 0.0]]
     assert batch.objectness.dtype == torch.float32
-
-
-def test_overlaps_are_with_the_merged_box_and_with_the_best_single_box(batch: Batch) -> None:
-    dog, sky, dogs, speck, floor, small_dog = batch.iou.tolist()
-    assert dog == pytest.approx([0.75, 0.4, 0.0])  # 40×30 of 40×40, 1600 of 4000
-    assert dogs == pytest.approx([0.3, 1.0, 0.4])
-    assert speck == pytest.approx([1 / 1200, 1 / 4000, 0.0])
-    assert sky == floor == [0.0, 0.0, 0.0]
-    assert small_dog == pytest.approx([0.5, 0.75, 0.0])  # the annotated 40×40; the padding has no overlap
-    assert batch.any_iou[2].tolist() == pytest.approx([0.75, 0.4, 1.0])
-    assert multi_hot_targets(batch.any_iou)[2].tolist() == [True, False, True]
-    assert multi_hot_targets(batch.any_iou)[[1, 4]].sum() == 0
-
-
-def test_soft_and_hard_targets(batch: Batch) -> None:
-    soft = soft_targets(batch.iou)
-    expected = [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [0.4, 0.6, 0]]
-    torch.testing.assert_close(soft, torch.tensor(expected, dtype=torch.float32))
-    assert hard_targets(batch.iou)[[0, 2, 3, 5]].tolist() == [0, 1, 0, 1]
-
-
-def test_positive_pairs_lead_from_the_region_to_the_merged_box(batch: Batch) -> None:
-    pairs = positive_pairs(batch)
-    assert pairs.phrase.tolist() == [0, 2, 5, 5]
-    assert pairs.region.tolist() == [0, 1, 0, 1]
-    assert pairs.offsets[0].tolist() == pytest.approx([0, 5 / 30, 0, math.log(40 / 30)])
-    assert pairs.offsets[1].tolist() == [0, 0, 0, 0]
-    assert pairs.offsets[2].tolist() == pytest.approx([0.5, 0, math.log(2), 0])
-    best = positive_pairs(batch, best_only=True)
-    assert (best.phrase.tolist(), best.region.tolist()) == ([0, 2, 5], [0, 1, 1])
-
-
-def test_the_authors_offsets_count_small_sides_as_a_tenth_of_the_image() -> None:
-    caption = make_caption(0, ("a dot", "1", ("other",), ((10.0, 0.0, 14.0, 40.0),)))
-    batch = collate([(make_example("x", caption), caption)], {"x": make_regions("x", (10, 0, 15, 40))})
-    assert positive_pairs(batch).offsets.tolist()[0] == pytest.approx([-0.1, 0, math.log(0.8), 0], rel=1e-5)
-    assert positive_pairs(batch, least_side=0.1).offsets.tolist()[0] == pytest.approx([-0.05, 0, 0, 0])
 
 
 def test_chains_are_laid_out_with_zeros_past_their_end_and_back(batch: Batch) -> None:
@@ -158,31 +110,22 @@ def test_moving_moves_every_tensor_and_keeps_the_words(batch: Batch) -> None:
 def test_a_batch_goes_through_a_pickle_as_worker_processes_need(batch: Batch) -> None:
     copy = pickle.loads(pickle.dumps(batch))
     assert copy.tokens == batch.tokens
-    assert torch.equal(copy.iou, batch.iou)
-
-
-def test_order_and_company_do_not_change_an_image_s_overlaps(batch: Batch) -> None:
-    alone = collate([(SECOND, SECOND.captions[1])], STORE, "all")
-    assert alone.iou.shape == (1, 2)
-    assert torch.equal(alone.iou[0], batch.iou[5, :2])
-    turned = collate(ITEMS[::-1], STORE, "all")
-    assert turned.images == ("y", "x")
-    assert torch.equal(turned.iou[0], batch.iou[5])
+    assert torch.equal(copy.boxes, batch.boxes)
 
 
 def test_a_batch_without_a_phrase_is_refused() -> None:
     with pytest.raises(DataError, match="none of the 1 captions"):
-        collate([(SECOND, SECOND.captions[0])], STORE, "gold")
+        collate_annotated([(SECOND, SECOND.captions[0])], STORE, "gold")[0]
 
 
 def test_regions_of_another_size_or_none_are_refused() -> None:
     with pytest.raises(DataError, match="'x': its regions are of a 100×80 image, its annotation of a 99×80 one"):
-        collate([(replace(FIRST, width=99), FIRST.captions[0])], STORE)
+        collate_annotated([(replace(FIRST, width=99), FIRST.captions[0])], STORE)[0]
     empty = replace(STORE["x"], boxes=np.empty((0, 4), np.float32), features=np.empty((0, 3), np.float16))
     with pytest.raises(DataError, match="'x' has no regions"):
-        collate([(FIRST, FIRST.captions[0])], {"x": empty})
+        collate_annotated([(FIRST, FIRST.captions[0])], {"x": empty})[0]
 
 
 def test_an_unknown_regime_is_answered_with_the_known_ones() -> None:
     with pytest.raises(DataError, match="no regime named 'golden'; there are: gold, all"):
-        collate(ITEMS, STORE, "golden")
+        collate_annotated(ITEMS, STORE, "golden")[0]

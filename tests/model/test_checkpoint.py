@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from phrasechain.core.errors import DataError
 from phrasechain.model.checkpoint import (
     CHECKPOINT_FORMAT,
+    FeatureSource,
     ModelInfo,
     RunState,
-    Source,
     find_checkpoint,
     load_checkpoint,
     read_run_state,
@@ -31,7 +31,7 @@ from tiny_batches import tiny_batch
 from tiny_grounding import write_world
 
 MODEL = Model(lstm=4, rank=6, joint=5, transition_hidden=3)
-CARD = ModelInfo(MODEL, Source(4, "tiles", "ab" * 32), "smoothing", 7, 0.5, {"train": {"seed": 1}})
+CARD = ModelInfo(MODEL, FeatureSource(4, "tiles", "ab" * 32), "smoothing", 7, 0.5, {"train": {"seed": 1}})
 
 
 def make_model() -> GroundingModel:
@@ -193,14 +193,14 @@ def test_pointers_that_are_broken(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("source", "match"),
     [
-        (Source(9, "tiles", "ab" * 32), "8 features a region, the model 9"),
-        (Source(8, "tiles", "cd" * 32), "weights abababababab…, the model was trained with cdcdcdcdcdcd…"),
-        (Source(8, "tiles", None), "weights abababababab…, the model was trained with unknown"),
-        (Source(8, "other", "ab" * 32), "features of 'tiles', the model was trained with those of 'other'"),
+        (FeatureSource(9, "tiles", "ab" * 32), "8 features a region, the model 9"),
+        (FeatureSource(8, "tiles", "cd" * 32), "weights abababababab…, the model was trained with cdcdcdcdcdcd…"),
+        (FeatureSource(8, "tiles", None), "weights abababababab…, the model was trained with unknown"),
+        (FeatureSource(8, "other", "ab" * 32), "features of 'tiles', the model was trained with those of 'other'"),
     ],
 )
-def test_other_features_are_refused(tmp_path: Path, source: Source, match: str) -> None:
+def test_other_features_are_refused(tmp_path: Path, source: FeatureSource, match: str) -> None:
     store = FeatureStore.open(write_world(tmp_path, images=1)[1])
-    require_same_regions(replace(CARD, regions=Source.of(store)), store, tmp_path)
+    require_same_regions(replace(CARD, regions=FeatureSource.of(store)), store, tmp_path)
     with pytest.raises(DataError, match=f"store: has {match} .*; extract the features with the same network"):
         require_same_regions(replace(CARD, regions=source), store, tmp_path)

@@ -24,7 +24,7 @@ def batch() -> Batch:
 
 def make_scores(batch: Batch, chain: bool = True) -> Scores:
     torch.manual_seed(4)
-    P, K = batch.iou.shape
+    P, K = len(batch.spans), batch.boxes.shape[1]
     transitions = 2 * torch.randn(len(batch.lengths), batch.steps - 1, K, K)
     offsets = torch.randn(P, K, 4) / 3
     return Scores(torch.randn(P, K), offsets, transitions if chain else None)
@@ -43,7 +43,7 @@ def sequences(scores: Scores, batch: Batch, caption: int) -> list[tuple[float, t
 
 
 def true_marginals(scores: Scores, batch: Batch) -> Tensor:
-    rows = torch.zeros(len(batch.lengths), batch.steps, batch.iou.shape[1])
+    rows = torch.zeros(len(batch.lengths), batch.steps, batch.boxes.shape[1])
     for caption in range(len(batch.lengths)):
         every = sequences(scores, batch, caption)
         total = math.fsum(math.exp(score) for score, _ in every)
@@ -76,7 +76,9 @@ def test_boxes_are_refined_and_kept_within_the_image(batch: Batch) -> None:
     scores = make_scores(batch)
     plain = refine(replace(scores, offsets=None), batch)
     assert torch.equal(plain, batch.boxes[batch.phrase_image])
-    torch.testing.assert_close(refine(replace(scores, offsets=torch.zeros(*batch.iou.shape, 4)), batch), plain)
+    torch.testing.assert_close(
+        refine(replace(scores, offsets=torch.zeros(len(batch.spans), batch.boxes.shape[1], 4)), batch), plain
+    )
     p, k = 2, 1
     x0, y0, x1, y1 = batch.boxes[batch.phrase_image[p], k].tolist()
     dx, dy, dw, dh = scores.offsets[p, k].tolist() if scores.offsets is not None else ()
@@ -84,7 +86,7 @@ def test_boxes_are_refined_and_kept_within_the_image(batch: Batch) -> None:
     w, h = (x1 - x0) * math.exp(dw) / 2, (y1 - y0) * math.exp(dh) / 2
     expected = [max(x - w, 0), max(y - h, 0), min(x + w, 100), min(y + h, 80)]
     assert refine(scores, batch)[p, k].tolist() == pytest.approx(expected, rel=1e-4)
-    far = refine(replace(scores, offsets=torch.full((*batch.iou.shape, 4), 3.0)), batch)
+    far = refine(replace(scores, offsets=torch.full((len(batch.spans), batch.boxes.shape[1], 4), 3.0)), batch)
     assert (far >= 0).all()
     assert (far <= torch.tensor([100.0, 80, 100, 80])).all()
 

@@ -13,16 +13,25 @@ from builders import make_caption, make_example
 from phrasechain.core.boxes import encode_offsets_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Caption, Phrase, Regions
-from phrasechain.model.batch import Batch, collate, soft_targets
-from phrasechain.model.losses import LossTerms, divisor, keep_phrases, loss_terms, training_batch, training_loss
+from phrasechain.model.batch import Batch, collate_annotated, keep_phrases
+from phrasechain.model.losses import (
+    DIVIDE,
+    REGRESS,
+    UNLABELLED,
+    LossTerms,
+    loss_counts,
+    trained_phrases,
+    training_loss,
+)
 from phrasechain.model.scores import Scores
-from tiny_batches import tiny_batch
+from phrasechain.model.targets import Targets, make_targets, soft_targets
+from tiny_batches import terms_of, tiny_example
 
 
 def make_scores(batch: Batch, seed: int = 0, chain: bool = True, context: bool = True) -> Scores:
     """Random scores, NaN wherever nothing may be looked at."""
     torch.manual_seed(seed)
-    P, K = batch.iou.shape
+    P, K = len(batch.spans), batch.boxes.shape[1]
     mask = batch.region_mask[batch.phrase_image]
     emissions = torch.randn(P, K).double().masked_fill(~mask, torch.nan).requires_grad_()
     steps = batch.steps - 1 if context else 1
@@ -32,7 +41,7 @@ def make_scores(batch: Batch, seed: int = 0, chain: bool = True, context: bool =
     return Scores(emissions, torch.randn(P, K, 4).requires_grad_(), transitions.requires_grad_() if chain else None)
 
 
-def marginal_kl(scores: Scores, batch: Batch, q: Tensor, caption: int) -> float:
+def marginal_kl(scores: Scores, batch: Batch, labelled: Tensor, q: Tensor, caption: int) -> float:
     """KL(q_S ‖ p_S) over the labelled phrases S of one caption, by its definition."""
     phrases = (batch.phrase_caption == caption).nonzero()[:, 0].tolist()
     labels = batch.label_mask[caption].nonzero()[:, 0].tolist()
@@ -45,7 +54,7 @@ def marginal_kl(scores: Scores, batch: Batch, q: Tensor, caption: int) -> float:
         if transitions is not None:
             score += sum(float(transitions[t % len(transitions), path[t], path[t + 1]]) for t in range(len(path) - 1))
         weights.append(math.exp(score))
-    targets = [place for place, p in enumerate(phrases) if batch.labelled[p]]
+    targets = [place for place, p in enumerate(phrases) if labelled[p]]
     p_of: dict[tuple[int, ...], float] = {}
     for path, weight in zip(paths, weights, strict=True):
         key = tuple(path[place] for place in targets)
@@ -61,19 +70,20 @@ def hard(iou: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(iou.argmax(1), iou.shape[1]).double()
 
 
-@pytest.mark.parametrize("targets", ["soft", "hard"])
+@pytest.mark.parametrize("kind", ["soft", "hard"])
 @pytest.mark.parametrize(("chain", "context"), [(True, True), (True, False), (False, False)])
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_the_grounding_loss_by_enumeration(targets: str, chain: bool, context: bool, share: float) -> None:
-    batch = tiny_batch(5, captions=8, regions=(2, 4), unlabelled=share / 2, unknown=share / 2)
-    assert bool(batch.labelled.all()) == (share == 0)
-    assert bool(batch.labelled.any())
+def test_the_grounding_loss_by_enumeration(kind: str, chain: bool, context: bool, share: float) -> None:
+    batch, targets = tiny_example(5, captions=8, regions=(2, 4), unlabelled=share / 2, unknown=share / 2)
+    labelled = targets.labelled
+    assert bool(labelled.all()) == (share == 0)
+    assert bool(labelled.any())
     scores = make_scores(batch, 3, chain, context)
-    terms = loss_terms(scores, batch, targets=targets)
-    q = soft_targets(batch.iou.double()) if targets == "soft" else hard(batch.iou)
-    expected = sum(marginal_kl(scores, batch, q, caption) for caption in range(len(batch.lengths)))
+    terms = terms_of(scores, batch, targets, kind=kind)
+    q = soft_targets(targets.iou.double()) if kind == "soft" else hard(targets.iou)
+    expected = sum(marginal_kl(scores, batch, labelled, q, caption) for caption in range(len(batch.lengths)))
     assert terms.grounding.item() == pytest.approx(expected, rel=1e-6)
-    assert terms.count.item() == int(batch.labelled.sum())
+    assert terms.count.item() == int(labelled.sum())
     terms.grounding.backward()
     assert scores.emissions.grad is not None
     assert scores.emissions.grad.isfinite().all()  # that of what is NaN is 0
@@ -83,22 +93,23 @@ def test_boxes_are_the_mean_smooth_l1_of_four_offsets_per_positive_pair() -> Non
     caption = make_caption(0, ("a dog", "1", ("animals",), ((10.0, 10.0, 50.0, 50.0),)), ("a cat", "2", ("x",), None))
     boxes = np.array([[10, 10, 50, 30], [10, 10, 50, 50], [60, 60, 70, 70]], np.float32)  # IoU 0.5, 1 and 0
     store = {"x": Regions("x", 100, 80, boxes, np.zeros((3, 2), np.float16))}
-    batch = collate([(make_example("x", caption), caption)], store, "all")
+    batch, phrases = collate_annotated([(make_example("x", caption), caption)], store, "all")
+    targets = make_targets(batch, phrases)
     offsets = torch.zeros(2, 3, 4)
     offsets[0, 1] = torch.tensor([0.5, 2.0, 0.0, 0.0])
     offsets[0, 2] = offsets[1] = 100.0  # not positive: not trained
     scores = replace(make_scores(batch), offsets=offsets)
     first = (0.5 * 0.5**2 + 0.5 * math.log(2) ** 2) / 4  # the region is 10 too high and half as tall
     second = (0.5 * 0.5**2 + 1.5) / 4
-    terms = loss_terms(scores, batch)
+    terms = terms_of(scores, batch, targets)
     assert (terms.boxes.item(), terms.pairs.item()) == (pytest.approx(first + second), 2)
-    assert loss_terms(scores, batch, offsets="sum").boxes.item() == pytest.approx(4 * (first + second))
-    terms = loss_terms(scores, batch, regress="best")
+    assert terms_of(scores, batch, targets, offsets="sum").boxes.item() == pytest.approx(4 * (first + second))
+    terms = terms_of(scores, batch, targets, regress="best")
     assert (terms.boxes.item(), terms.pairs.item()) == (pytest.approx(second), 1)
-    terms = loss_terms(scores, batch, least_side=0.5)  # every side of 40 counts as 50 by 40: the shapes are the same
+    terms = terms_of(scores, batch, targets, least_side=0.5)  # every side of 40 counts as 50 by 40
     first = 0.5 * (10 / 40) ** 2 / 4
     assert terms.boxes.item() == pytest.approx(first + second)
-    terms = loss_terms(replace(scores, offsets=None), batch)
+    terms = terms_of(replace(scores, offsets=None), batch, targets)
     assert (terms.boxes.item(), terms.pairs.item()) == (0, 0)
 
 
@@ -109,24 +120,25 @@ def same(first: Batch, second: Batch) -> bool:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dropped_phrases_leave_what_collating_without_them_gives(seed: int) -> None:
-    whole = tiny_batch(seed, captions=9, unknown=0.5)
-    kept = keep_phrases(whole, whole.has_box)
-    assert 0 < len(kept.iou) < len(whole.iou)
+    whole, targets = tiny_example(seed, captions=9, unknown=0.5)
+    kept = keep_phrases(whole, targets.has_box)
+    assert 0 < len(kept.spans) < len(whole.spans)
     store = {image: _regions_of(whole, row) for row, image in enumerate(whole.images)}
     items = []
     for caption in range(len(whole.lengths)):
-        rows = (whole.phrase_caption == caption) & whole.has_box
+        rows = (whole.phrase_caption == caption) & targets.has_box
         image = whole.images[int(whole.caption_image[caption])]
-        made = _caption_of(whole, caption, rows)
+        made = _caption_of(whole, targets, caption, rows)
         items.append((make_example(image, made), made))
-    expected = collate(items, store, "gold")
+    expected, phrases = collate_annotated(items, store, "gold")
     assert kept.images == whole.images
     images = torch.tensor([whole.images.index(image) for image in expected.images])
     expected = replace(expected, caption_image=images[expected.caption_image])
     of_images = ("images", "sizes", "boxes", "features", "objectness", "spatial", "region_mask")
     shared = {name: getattr(whole, name) for name in of_images}
     assert same(kept, replace(expected, **shared))
-    assert keep_phrases(kept, kept.has_box) is kept
+    both, mine = make_targets(replace(expected, **shared), phrases), targets[targets.has_box]
+    assert all(torch.equal(getattr(mine, name), getattr(both, name)) for name in ("has_box", "gold", "iou"))
 
 
 def _regions_of(batch: Batch, row: int) -> Regions:
@@ -134,77 +146,102 @@ def _regions_of(batch: Batch, row: int) -> Regions:
     return Regions(batch.images[row], 100, 80, batch.boxes[row].numpy(), batch.features[row].numpy())
 
 
-def _caption_of(batch: Batch, caption: int, rows: Tensor) -> Caption:
+def _caption_of(batch: Batch, targets: Targets, caption: int, rows: Tensor) -> Caption:
     tokens = batch.tokens[caption]
     phrases = []
     for row in rows.nonzero()[:, 0].tolist():
         (first, end), (start, stop) = batch.token_spans[row].tolist(), batch.spans[row].tolist()
-        box = tuple(batch.gold[row].tolist())
+        box = tuple(targets.gold[row].tolist())
         phrases.append(Phrase(" ".join(tokens[first:end]), start, stop, first, end, "1", ("other",), (box,)))
     return Caption(batch.captions[caption], " ".join(tokens), tokens, tuple(phrases))
 
 
 def test_what_is_trained_of_a_batch() -> None:
-    batch = tiny_batch(6, captions=12, unlabelled=0.3, unknown=0.3)
-    assert not batch.labelled.all()
-    assert (batch.has_box & ~batch.labelled).any()
-    assert training_batch(batch, "marginalise") is batch
-    skipped = training_batch(batch, "skip")
-    assert torch.equal(skipped.gold, batch.gold[batch.labelled])
+    batch, targets = tiny_example(6, captions=12, unlabelled=0.3, unknown=0.3)
+    labelled = targets.labelled
+    assert not labelled.all()
+    assert (targets.has_box & ~labelled).any()
+    assert trained_phrases(batch, targets, "marginalise") == (batch, targets)
+    trained, skipped = trained_phrases(batch, targets, "skip")
+    assert torch.equal(trained.spans, batch.spans[labelled])
+    assert torch.equal(skipped.gold, targets.gold[labelled])
     assert skipped.labelled.all()
-    best = training_batch(batch, "best")
-    assert torch.equal(best.gold, batch.gold[batch.has_box])
+    assert trained_phrases(trained, skipped, "skip") == (trained, skipped)
+    trained, best = trained_phrases(batch, targets, "best")
+    assert torch.equal(trained.spans, batch.spans[targets.has_box])
+    assert torch.equal(best.gold, targets.gold[targets.has_box])
     assert best.labelled.all()
     q = soft_targets(best.iou)
-    lifted = ~batch.labelled[batch.has_box]
-    assert torch.equal(q[lifted].double(), hard(batch.iou[batch.has_box])[lifted])
-    assert torch.equal(q[~lifted], soft_targets(batch.iou[batch.labelled]))
+    lifted = ~labelled[targets.has_box]
+    assert torch.equal(q[lifted].double(), hard(targets.iou[targets.has_box])[lifted])
+    assert torch.equal(q[~lifted], soft_targets(targets.iou[labelled]))
 
 
 def test_a_batch_without_any_target_keeps_one_phrase_that_costs_nothing() -> None:
-    batch = training_batch(tiny_batch(7, unknown=1.0), "skip")
-    assert (len(batch.iou), len(batch.lengths), batch.steps) == (1, 1, 1)
+    batch, targets = tiny_example(7, unknown=1.0)
     for chain in (True, False):
-        scores = make_scores(batch, chain=chain)
-        terms = loss_terms(scores, batch)
+        found: list[Scores] = []
+
+        def scored(trained: Batch, chain: bool = chain, found: list[Scores] = found) -> list[Scores]:
+            assert (len(trained.spans), len(trained.lengths), trained.steps) == (1, 1, 1)
+            found.append(make_scores(trained, chain=chain))
+            return found
+
+        terms = training_loss(scored, batch, targets, unlabelled="skip")
         assert [terms.grounding.item(), terms.count.item(), terms.boxes.item(), terms.pairs.item()] == [0, 0, 0, 0]
         (terms.grounding + terms.boxes).backward()
-        assert scores.emissions.grad is not None
-        assert (scores.emissions.grad == 0).all()
+        assert found[0].emissions.grad is not None
+        assert (found[0].emissions.grad == 0).all()
 
 
 def test_the_whole_batch_is_counted_where_the_loss_is_divided_by_all() -> None:
-    batch = tiny_batch(6, captions=12, unlabelled=0.3, unknown=0.3)
+    batch, targets = tiny_example(6, captions=12, unlabelled=0.3, unknown=0.3)
     seen: list[Batch] = []
 
-    def model(part: Batch) -> Scores:
-        seen.append(part)
-        return make_scores(part)
+    def scored(trained: Batch) -> list[Scores]:
+        seen.append(trained)
+        return [make_scores(trained)]
 
-    labelled: LossTerms = training_loss(model, batch, unlabelled="skip", divide="labelled")
-    every = training_loss(model, batch, unlabelled="skip", divide="all")
-    assert labelled.count.item() == int(batch.labelled.sum()) == len(seen[0].iou)
-    assert every.count.item() == int(batch.has_box.sum())
+    labelled: LossTerms = training_loss(scored, batch, targets, unlabelled="skip", divide="labelled")
+    every = training_loss(scored, batch, targets, unlabelled="skip", divide="all")
+    assert labelled.count.item() == int(targets.labelled.sum()) == len(seen[0].spans)
+    assert every.count.item() == int(targets.has_box.sum())
     assert torch.equal(labelled.grounding, every.grounding)
-    captions = training_loss(model, batch, unlabelled="skip", divide="captions")
-    summed_out = training_loss(model, batch, unlabelled="marginalise", divide="captions")
-    with_one = len(set(batch.phrase_caption[batch.labelled].tolist()))
+    captions = training_loss(scored, batch, targets, unlabelled="skip", divide="captions")
+    summed_out = training_loss(scored, batch, targets, unlabelled="marginalise", divide="captions")
+    with_one = len(set(batch.phrase_caption[targets.labelled].tolist()))
     assert captions.count.item() == summed_out.count.item() == with_one < len(batch.lengths)
 
 
+@pytest.mark.parametrize("unlabelled", UNLABELLED)
+@pytest.mark.parametrize("divide", DIVIDE)
+@pytest.mark.parametrize("regress", REGRESS)
+def test_what_the_loss_will_be_divided_by_is_known_before(unlabelled: str, divide: str, regress: str) -> None:
+    both = tiny_example(6, captions=12, unlabelled=0.3, unknown=0.3)
+    options = {"unlabelled": unlabelled, "divide": divide, "regress": regress}
+    seen: list[int] = []
+
+    def scored(trained: Batch) -> list[Scores]:
+        seen.append(len(trained.spans))
+        return [make_scores(trained)]
+
+    terms = training_loss(scored, *both, **options)  # type: ignore[arg-type]
+    assert loss_counts(*both, **options).tolist() == [int(terms.count), int(terms.pairs), *seen]
+
+
 def test_unknown_names_are_refused() -> None:
-    batch = tiny_batch(0)
+    batch, targets = tiny_example(0)
     scores = make_scores(batch)
     with pytest.raises(DataError, match="no targets named 'sfot'; there are: soft, hard"):
-        loss_terms(scores, batch, targets="sfot")
+        terms_of(scores, batch, targets, kind="sfot")
     with pytest.raises(DataError, match="no choice of regressed regions named 'worst'"):
-        loss_terms(scores, batch, regress="worst")
+        terms_of(scores, batch, targets, regress="worst")
     with pytest.raises(DataError, match="no treatment of unlabelled phrases named 'drop'"):
-        training_batch(batch, "drop")
+        trained_phrases(batch, targets, "drop")
     with pytest.raises(DataError, match="no division of the loss named 'none'"):
-        divisor(batch, batch, "none")
+        loss_counts(batch, targets, divide="none")
     with pytest.raises(DataError, match="no way to count offsets named 'median'"):
-        loss_terms(scores, batch, offsets="median")
+        terms_of(scores, batch, targets, offsets="median")
 
 
 def test_refined_targets_count_regions_that_are_moved_close_enough() -> None:
@@ -212,35 +249,36 @@ def test_refined_targets_count_regions_that_are_moved_close_enough() -> None:
     caption = make_caption(0, ("a dog", "1", ("animals",), ((0.0, 0.0, 40.0, 40.0),)))
     boxes = np.array([[0, 0, 40, 16], [0, 0, 40, 30], [50, 50, 60, 60]], np.float32)
     regions = {"i": Regions("i", 100, 80, boxes, np.zeros((3, 1), np.float16))}
-    batch = collate([(make_example("i", caption, width=100, height=80), caption)], regions)
+    batch, phrases = collate_annotated([(make_example("i", caption, width=100, height=80), caption)], regions)
+    targets = make_targets(batch, phrases)
     offsets = torch.zeros(1, 3, 4)
     offsets[0, 0] = torch.tensor([0.0, 12 / 16, 0.0, math.log(40 / 16)])  # onto the box
     offsets[0, 1, 0] = 2.0  # far away
     scores = Scores(torch.tensor([[0.5, -1.0, 0.0]], requires_grad=True), offsets.requires_grad_(), None)
     q = torch.tensor([[1.0, 0.75, 0.0]]) / 1.75
     expected = (torch.xlogy(q, q) - q * scores.emissions.log_softmax(-1)).sum()
-    torch.testing.assert_close(loss_terms(scores, batch, targets="refined").grounding, expected)
-    refined, soft = (loss_terms(scores, batch, targets=name) for name in ("refined", "soft"))
+    torch.testing.assert_close(terms_of(scores, batch, targets, kind="refined").grounding, expected)
+    refined, soft = (terms_of(scores, batch, targets, kind=name) for name in ("refined", "soft"))
     assert int(refined.pairs) == int(soft.pairs) == 1  # offsets are learnt from what overlaps without them
     assert not torch.equal(soft.grounding, refined.grounding)
     refined.grounding.backward()  # type: ignore[no-untyped-call]
     assert offsets.grad is None
     bag = Scores(torch.tensor([[0.0, 2.0, 1.0]]), None, None)  # another opinion, without boxes of its own to move
-    both = loss_terms(scores, batch, [bag], targets="refined").grounding
+    both = terms_of([scores, bag], batch, targets, kind="refined").grounding
     torch.testing.assert_close(both - expected, (torch.xlogy(q, q) - q * bag.emissions.log_softmax(-1)).sum())
 
 
 def test_a_phrase_that_only_moved_regions_meet_stays_unlabelled() -> None:
     """What the loss is divided by is known before the scores are, so nothing may be added that it does not count."""
-    batch = tiny_batch(4, unlabelled=0.6)
-    assert 0 < int(batch.labelled.sum()) < len(batch.labelled)
+    batch, targets = tiny_example(4, unlabelled=0.6)
+    assert 0 < int(targets.labelled.sum()) < len(targets.labelled)
     mask = batch.region_mask[batch.phrase_image]  # (P, K)
     boxes = batch.boxes[batch.phrase_image]
-    offsets = encode_offsets_xyxy(batch.gold[:, None].expand_as(boxes)[mask], boxes[mask])  # every region onto the box
+    offsets = encode_offsets_xyxy(targets.gold[:, None].expand_as(boxes)[mask], boxes[mask])  # onto the box
     scores = make_scores(batch, chain=False)
     moved = replace(scores, offsets=torch.zeros(*mask.shape, 4).index_put((mask,), offsets))
     expected = 0.0
-    for phrase in batch.labelled.nonzero()[:, 0].tolist():
+    for phrase in targets.labelled.nonzero()[:, 0].tolist():
         log_p = scores.emissions[phrase, mask[phrase]].detach().log_softmax(-1)
         expected += float(-math.log(len(log_p)) - log_p.mean())  # q is the same for all of them
-    assert loss_terms(moved, batch, targets="refined").grounding.item() == pytest.approx(expected, rel=1e-5)
+    assert terms_of(moved, batch, targets, kind="refined").grounding.item() == pytest.approx(expected, rel=1e-5)

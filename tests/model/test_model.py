@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.errors import DataError
-from phrasechain.model.batch import Batch
+from phrasechain.model.batch import keep_phrases
 from phrasechain.model.decode import decode
-from phrasechain.model.losses import keep_phrases, loss_terms, training_loss
+from phrasechain.model.losses import training_loss
 from phrasechain.model.model import GroundingModel
+from phrasechain.model.targets import Targets
 from phrasechain.text.words import WordEncoder
-from tiny_batches import NOUNS, tiny_batch
+from tiny_batches import NOUNS, terms_of, tiny_batch, tiny_example
 
 WORDS = sorted({word for noun in NOUNS for word in noun.split()} | {"and"})
 
@@ -70,7 +71,7 @@ def test_a_second_opinion_is_added_to_the_emissions_alone() -> None:
 
 
 def test_members_are_averaged_and_share_words_alone() -> None:
-    batch = tiny_batch(1)
+    batch, targets = tiny_example(1)
     model = make_model(bag=0.3, members=3)
     *members, bag = model.opinions(batch)
     assert len(members) == 3
@@ -81,7 +82,7 @@ def test_members_are_averaged_and_share_words_alone() -> None:
     for name in ("offsets", "transitions"):
         parts = [getattr(member, name).double() for member in members]
         torch.testing.assert_close(getattr(both, name).double(), sum(parts) / 3, atol=1e-6, rtol=1e-5)
-    terms = loss_terms(members[2], batch)
+    terms = terms_of(members[2], batch, targets)
     (terms.grounding + terms.boxes).backward()  # type: ignore[no-untyped-call]
     learns = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert {name.split(".")[0] for name in learns} == {"text", "others"}
@@ -89,20 +90,20 @@ def test_members_are_averaged_and_share_words_alone() -> None:
 
 
 def test_all_members_learn_boxes() -> None:
-    batch = tiny_batch(1)
+    batch, targets = tiny_example(1)
     first, second = make_model(members=2).opinions(batch)
-    alone = [loss_terms(each, batch) for each in (first, second)]
-    both = loss_terms(first, batch, [second])
+    alone = [terms_of(each, batch, targets) for each in (first, second)]
+    both = terms_of([first, second], batch, targets)
     torch.testing.assert_close(both.boxes, alone[0].boxes + alone[1].boxes)
     torch.testing.assert_close(both.grounding, alone[0].grounding + alone[1].grounding)
     assert int(both.pairs) == int(alone[0].pairs)
 
 
 def test_each_opinion_learns_from_its_own_loss() -> None:
-    batch = tiny_batch(1)
+    batch, targets = tiny_example(1)
     model = make_model(bag=0.3)
     _, bag = model.opinions(batch)
-    loss_terms(bag, batch).grounding.backward()  # type: ignore[no-untyped-call]
+    terms_of(bag, batch, targets).grounding.backward()  # type: ignore[no-untyped-call]
     learns = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert {"bag.ask.weight", "bag.words.attention.weight"} <= learns
     assert not any(name.startswith(("pairs.", "transition.", "text.lstm.")) for name in learns)
@@ -146,9 +147,9 @@ def test_xavier_is_within_its_bounds_and_default_is_torchs() -> None:
 
 @pytest.mark.parametrize("transition", ["paper", "geometric"])
 def test_every_weight_has_a_gradient_even_where_no_phrase_has_a_neighbour(transition: str) -> None:
-    batch = tiny_batch(3, most_phrases=1)
+    batch, targets = tiny_example(3, most_phrases=1)
     model = make_model(transition=transition)
-    terms = training_loss(model, batch)
+    terms = training_loss(model.opinions, batch, targets)
     (terms.grounding + terms.boxes).backward()
     absent = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert [name for name in absent if not name.startswith("text.encoder")] == []
@@ -156,27 +157,27 @@ def test_every_weight_has_a_gradient_even_where_no_phrase_has_a_neighbour(transi
 
 @pytest.mark.parametrize("values", [{"chain": False}, {"transition": "paper"}, {"transition": "geometric"}], ids=str)
 def test_a_few_steps_learn_a_few_captions(values: dict[str, Any]) -> None:
-    batch = tiny_batch(4, captions=4)
+    batch, targets = tiny_example(4, captions=4)
     model = make_model(lstm=16, rank=24, joint=24, dropout=0.1, **values)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):
-        terms = training_loss(model, batch)
+        terms = training_loss(model.opinions, batch, targets)
         loss = terms.grounding / terms.count + terms.boxes / terms.pairs
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     decoded = decode(model.eval()(batch), batch)
-    assert right(batch, decoded.region)
+    assert right(targets, decoded.region)
     assert loss.item() < 0.5
 
 
-def right(batch: Batch, region: Tensor) -> bool:
-    return bool((batch.iou.gather(1, region[:, None]) >= 0.5).all())
+def right(targets: Targets, region: Tensor) -> bool:
+    return bool((targets.iou.gather(1, region[:, None]) >= 0.5).all())
 
 
 @pytest.mark.parametrize("transition", ["paper", "geometric"])
 def test_autocast_gives_scores_in_float32_near_those_without(transition: str) -> None:
-    batch = tiny_batch(1)
+    batch, targets = tiny_example(1)
     model = make_model(transition=transition)
     if transition == "geometric":
         torch.nn.init.ones_(model.transition.strength)  # type: ignore[union-attr, arg-type]
@@ -186,7 +187,7 @@ def test_autocast_gives_scores_in_float32_near_those_without(transition: str) ->
     assert coarse.emissions.dtype == coarse.transitions.dtype == torch.float32
     torch.testing.assert_close(coarse.emissions, scores.emissions, rtol=0.1, atol=0.1)
     torch.testing.assert_close(coarse.transitions, scores.transitions, rtol=0.1, atol=0.1)
-    loss_terms(coarse, batch).grounding.backward()
+    terms_of(coarse, batch, targets).grounding.backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 

@@ -23,7 +23,7 @@ def make_batch(captions: list[Caption]) -> Batch:
     spans = [(b, t, span) for b, (_, each) in enumerate(captions) for t, span in enumerate(each)]
     nothing: Any = torch.empty(0)
     of_images = ("sizes", "boxes", "features", "objectness", "spatial", "region_mask")
-    names = (*of_images, "spans", "has_box", "gold", "iou", "any_iou")
+    names = (*of_images, "spans")
     return Batch(
         images=("0",),
         captions=tuple(range(len(captions))),

@@ -86,9 +86,9 @@ def test_scores_are_those_of_a_loop_over_pairs(batch: Batch, activation: str, bo
     torch.manual_seed(0)
     module = PairScores(6, 9, rank=5, joint=7, activation=activation, dropout=0.5, box_regression=box_regression)
     module = module.double().eval()
-    phrases, regions = torch.randn(len(batch.iou), 6).double(), RegionInput(4)(batch).double()
+    phrases, regions = torch.randn(len(batch.spans), 6).double(), RegionInput(4)(batch).double()
     emissions, offsets = module(phrases, regions, batch)
-    assert emissions.shape == batch.iou.shape
+    assert emissions.shape == (len(batch.spans), batch.boxes.shape[1])
     padded = torch.cat([batch.features.float(), batch.spatial], -1).double()
     for p, image in enumerate(batch.phrase_image.tolist()):
         for k in batch.region_mask[image].nonzero()[:, 0].tolist():
@@ -106,7 +106,7 @@ def test_scores_are_those_of_a_loop_over_pairs(batch: Batch, activation: str, bo
 
 def test_the_gradient_of_the_product(batch: Batch) -> None:
     torch.manual_seed(0)
-    inputs = (torch.randn(len(batch.iou), 3).double(), torch.randn(int(batch.region_mask.sum()), 3).double())
+    inputs = (torch.randn(len(batch.spans), 3).double(), torch.randn(int(batch.region_mask.sum()), 3).double())
     inputs = tuple(each.requires_grad_() for each in inputs)
     assert torch.autograd.gradcheck(lambda u, v: pair_product(u, v, batch), inputs)
 
@@ -114,7 +114,7 @@ def test_the_gradient_of_the_product(batch: Batch) -> None:
 def test_padding_and_other_images_change_nothing(batch: Batch) -> None:
     torch.manual_seed(0)
     module, regions = PairScores(6, 9, rank=5, joint=7), RegionInput(4)
-    phrases = torch.randn(len(batch.iou), 6)
+    phrases = torch.randn(len(batch.spans), 6)
     emissions, _ = module(phrases, regions(batch), batch)
     junk = replace(batch, features=batch.features.masked_fill(~batch.region_mask[..., None], torch.nan))
     again, _ = module(phrases, regions(junk), junk)
@@ -126,7 +126,7 @@ def test_dropout_keeps_the_mean_of_the_scores_and_changes_them() -> None:
     batch = tiny_batch(2, images=1, captions=1, regions=(40, 40))
     torch.manual_seed(0)
     module, regions = PairScores(6, 9, rank=5, joint=64, dropout=0.25), RegionInput(4)(batch)
-    phrases = torch.randn(len(batch.iou), 6)
+    phrases = torch.randn(len(batch.spans), 6)
     with torch.no_grad():
         runs = torch.stack([module(phrases, regions, batch)[0] for _ in range(400)])
         settled, _ = module.eval()(phrases, regions, batch)

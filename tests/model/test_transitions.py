@@ -34,7 +34,7 @@ def batch() -> Batch:
 def inputs(batch: Batch, context: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """Regions (N, 9), phrases (P, 6) and contexts (B, T-1, c)."""
     torch.manual_seed(1)
-    phrases = torch.randn(len(batch.iou), TEXT).double()
+    phrases = torch.randn(len(batch.spans), TEXT).double()
     hints = torch.randn(len(batch.lengths), batch.steps - 1, context).double() if context else None
     return RegionInput(4)(batch).double(), phrases, hints
 
@@ -64,7 +64,7 @@ def test_links_are_the_neighbouring_phrases(batch: Batch) -> None:
     links = Links.of(batch)
     found = zip(links.caption.tolist(), links.step.tolist(), links.image.tolist(), links.left.tolist(), strict=True)
     assert list(found) == links_of(batch)
-    assert len(links.left) == len(batch.iou) - len(batch.lengths)
+    assert len(links.left) == len(batch.spans) - len(batch.lengths)
     rows = torch.arange(1.0, len(links.left) + 1)
     chains = links.to_chains(rows, batch)
     assert chains.shape == (5, batch.steps - 1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from phrasechain.core.boxes import spatial_features_xyxy
 from phrasechain.model.batch import Batch
 from phrasechain.model.model import GroundingModel
+from phrasechain.model.targets import Targets
 from phrasechain.text.base import Captions, TextEncoder
 
 POSITIVE_REGIONS = 5  # of a phrase; 4.75 in the benchmark
@@ -62,8 +63,8 @@ class GivenTokens(TextEncoder):
         return self.vectors
 
 
-def make_batch(sizes: Sizes) -> Batch:
-    """A batch of these shapes: every phrase has five right regions."""
+def make_batch(sizes: Sizes) -> tuple[Batch, Targets]:
+    """A batch of these shapes and its targets: every phrase has five right regions."""
     B = sizes.images * sizes.captions
     lengths = torch.tensor(around(sizes.phrases, B))
     phrase_caption = torch.repeat_interleave(torch.arange(B), lengths)
@@ -73,7 +74,7 @@ def make_batch(sizes: Sizes) -> Batch:
     image_sizes = torch.tensor([[500.0, 400.0]]).repeat(sizes.images, 1)
     rng = torch.rand(len(step), sizes.regions)
     iou = torch.where(rng >= rng.topk(min(POSITIVE_REGIONS, sizes.regions)).values[:, -1:], 0.7, 0.1)
-    return Batch(
+    batch = Batch(
         images=tuple(map(str, range(sizes.images))),
         sizes=image_sizes,
         boxes=boxes,
@@ -90,11 +91,9 @@ def make_batch(sizes: Sizes) -> Batch:
         phrase_step=step,
         token_spans=torch.stack([2 * step, 2 * step + 1], -1),
         spans=torch.stack([2 * step, 2 * step + 1], -1),
-        has_box=torch.ones(len(step), dtype=torch.bool),
-        gold=boxes[0, :1].expand(len(step), 4).contiguous(),
-        iou=iou,
-        any_iou=iou,
     )
+    gold = boxes[0, :1].expand(len(step), 4).contiguous()
+    return batch, Targets(torch.ones(len(step), dtype=torch.bool), gold, iou)
 
 
 def make_model(sizes: Sizes) -> GroundingModel:

@@ -33,7 +33,7 @@ def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]
     batches = answers(make_model(sizes).eval(), examples, regions, InferenceOptions())
     next(batches)
     start = time.perf_counter()
-    phrases = sum(len(list(predictions_of(batch, decoded))) for batch, decoded in batches)
+    phrases = sum(len(list(predictions_of(batch, decoded))) for batch, _, decoded in batches)
     seconds = time.perf_counter() - start
     torch.set_num_threads(before)
     share = images / IMAGES

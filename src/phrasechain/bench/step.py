@@ -47,13 +47,11 @@ class Step:
 
     def __init__(self, sizes: Sizes) -> None:
         torch.manual_seed(0)
-        model, self.batch = make_model(sizes), make_batch(sizes)
-        phrases, pairs = len(self.batch.iou), int((self.batch.iou > 0.5).sum())
-        self.counts = torch.tensor([phrases, pairs, phrases])
+        model, self.part = make_model(sizes), make_batch(sizes)
         self.learner = Learner(model.train(), Train(schedule="constant"), Loss(), 1_000_000, start_processes("cpu"))
 
     def __call__(self) -> None:
-        self.learner.learn([(self.batch, self.counts)])
+        self.learner.learn([self.part])
 
 
 class Floor:

@@ -14,15 +14,16 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.distributed import start_processes
 from phrasechain.core.errors import DataError
 from phrasechain.core.progress import track
-from phrasechain.core.schema import Example
+from phrasechain.core.schema import Example, Phrase
 from phrasechain.data.dataset import open_dataset
 from phrasechain.evaluation.coverage import require_regions
 from phrasechain.evaluation.metrics import RIGHT
 from phrasechain.evaluation.predictions import TOP_REGIONS, Prediction, write_predictions
-from phrasechain.model.batch import Batch, RegionSource, collate, make_groups, require_finite
+from phrasechain.model.batch import Batch, RegionSource, collate_annotated, make_groups, require_finite
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.model.decode import Decoded, decode, ranked
 from phrasechain.model.model import GroundingModel
+from phrasechain.model.targets import merged_boxes
 from phrasechain.store.reader import FeatureStore
 
 if TYPE_CHECKING:
@@ -56,19 +57,20 @@ def answers(
     answering: InferenceOptions,
     device: torch.device | str = "cpu",
     images_at_once: int = IMAGES_AT_ONCE,
-) -> Iterator[tuple[Batch, Decoded]]:
+) -> Iterator[tuple[Batch, list[Phrase], Decoded]]:
     """What the model says about every phrase of the examples, a few images at a time, in their order."""
     groups = make_groups(examples, "image", answering.regime)
     for start in range(0, len(groups), images_at_once):
         items = [item for group in groups[start : start + images_at_once] for item in group]
-        batch = collate(items, regions, answering.regime).to(device)
+        batch, phrases = collate_annotated(items, regions, answering.regime)
+        batch = batch.to(device)
         scores = model(batch)
         if not answering.box_regression:
             scores = replace(scores, offsets=None)
         if not bool(scores.emissions.isfinite().all()):
             require_finite([batch])
             raise DataError(f"image {batch.images[0]}: the model's scores are not finite; its weights are broken")
-        yield batch, decode(scores, batch, answering.decode)
+        yield batch, phrases, decode(scores, batch, answering.decode)
 
 
 def count_right(
@@ -80,8 +82,8 @@ def count_right(
 ) -> Tensor:
     """Phrases whose box has IoU ≥ 0.5 with their merged box, and phrases in all, for caption 0 and for all: (2, 2)."""
     counts = torch.zeros(2, 2, dtype=torch.int64, device=device)
-    for batch, decoded in answers(model, examples, regions, InferenceOptions(decode=how), device):
-        right = iou_xyxy(decoded.boxes, batch.gold) >= RIGHT  # (P,)
+    for batch, phrases, decoded in answers(model, examples, regions, InferenceOptions(decode=how), device):
+        right = iou_xyxy(decoded.boxes, merged_boxes(phrases).to(device)) >= RIGHT  # (P,)
         first = torch.tensor([index == 0 for index in batch.captions], device=device)[batch.phrase_caption]
         counts += torch.stack([torch.stack([(right & first).sum(), first.sum()]), _sum_and_count(right)])
     return counts
@@ -136,7 +138,7 @@ def predict_run(
     total = -(-len(mine) // IMAGES_AT_ONCE)
     found = [
         prediction
-        for batch, decoded in track(asked, total, f"Grounding {split}")
+        for batch, _, decoded in track(asked, total, f"Grounding {split}")
         for prediction in predictions_of(batch, decoded)
     ]
     file = predictions_file(run, split, answering)

@@ -22,10 +22,11 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Caption, Example
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.evaluation.metrics import RIGHT
-from phrasechain.model.batch import RegionSource, collate
+from phrasechain.model.batch import RegionSource, collate_annotated
 from phrasechain.model.confidence import Calibration, chosen_evidence
 from phrasechain.model.decode import DECODERS, decode
 from phrasechain.model.model import GroundingModel
+from phrasechain.model.targets import merged_boxes
 
 APART = 0.78  # the area under the curve of real against absent captions that is well enough
 ABSENT_WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)  # of an absent phrase beside a real one
@@ -87,13 +88,14 @@ def _captions(examples: Sequence[Example], absent: bool) -> Iterator[tuple[Examp
 def _collect_few(
     model: GroundingModel, items: Sequence[tuple[Example, Caption]], regions: RegionSource, regime: str
 ) -> dict[str, Collected]:
-    batch = collate(items, regions, regime)
+    batch, phrases = collate_annotated(items, regions, regime)
+    has_box, gold = torch.tensor([bool(phrase.boxes) for phrase in phrases]), merged_boxes(phrases)
     scores = model(batch)
     found = {}
     for how in DECODERS:
         decoded = decode(scores, batch, how)
-        right = iou_xyxy(decoded.boxes, batch.gold) >= RIGHT
-        found[how] = Collected(chosen_evidence(scores, decoded), batch.phrase_caption, batch.has_box, right)
+        right = iou_xyxy(decoded.boxes, gold) >= RIGHT
+        found[how] = Collected(chosen_evidence(scores, decoded), batch.phrase_caption, has_box, right)
     return found
 
 

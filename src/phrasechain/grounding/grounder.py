@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 
 from phrasechain.core.errors import DataError, unknown_name
-from phrasechain.core.schema import Caption, Example, GroundedPhrase, Grounding, Phrase, Regions
+from phrasechain.core.schema import GroundedPhrase, Grounding
 from phrasechain.draw import draw_grounding
 from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
-from phrasechain.model.batch import collate
+from phrasechain.model.batch import GroundQuery, collate
 from phrasechain.model.confidence import Answer, answers_of
 from phrasechain.model.decode import DECODERS
 from phrasechain.model.decode import decode as choose
@@ -47,14 +47,12 @@ class PhotoGrounding(Grounding):
 
 
 @dataclass(frozen=True, slots=True)
-class GroundQuery:
-    """A caption with its phrases, and the regions of the photo that it is about."""
+class PhotoQuery(GroundQuery):
+    """A query about a photo, with what its answer will tell of both."""
 
-    source: ImageSource
-    caption: str
-    tokens: tuple[str, ...]
-    phrases: Sequence[FoundPhrase]
-    regions: Regions
+    source: ImageSource | None = None
+    text: str = ""
+    phrases: Sequence[FoundPhrase] = ()
 
 
 class Grounder:
@@ -186,7 +184,7 @@ class Grounder:
     def _ground_many(
         self, pairs: Iterable[GroundPair], batch_size: int, on_error: OnError, workers: int, how: str, top_k: int
     ) -> Iterator[PhotoGrounding]:
-        def ask(pair: GroundPair) -> GroundQuery | PhotoGrounding:
+        def ask(pair: GroundPair) -> PhotoQuery | PhotoGrounding:
             try:
                 return self._ask(*_checked_pair(pair))
             except DataError as error:
@@ -196,10 +194,10 @@ class Grounder:
 
         with closing(in_order(ask, pairs, workers)) as asked:
             while some := list(islice(asked, batch_size)):
-                questions = [each for each in some if isinstance(each, GroundQuery)]
+                questions = [each for each in some if isinstance(each, PhotoQuery)]
                 answers = iter(self._answer(questions, how, top_k))
                 for each in some:
-                    yield next(answers) if isinstance(each, GroundQuery) else each
+                    yield next(answers) if isinstance(each, PhotoQuery) else each
 
     def _checked(self, decode: str | None, top_k: int) -> str:
         how = decode or self.decode
@@ -209,7 +207,7 @@ class Grounder:
             raise DataError(f"top_k must be 0 or more, not {top_k}")
         return how
 
-    def _ask(self, image: ImageSource, caption: str, phrases: Sequence[Given] | None) -> GroundQuery:
+    def _ask(self, image: ImageSource, caption: str, phrases: Sequence[Given] | None) -> PhotoQuery:
         tokens = tuple(token.text for token in tokenise(caption))
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
@@ -217,9 +215,9 @@ class Grounder:
         found = (
             finder.find(caption) if phrases is None else finder.categorise(caption, locate_phrases(caption, phrases))
         )
-        return GroundQuery(image, caption, tokens, found, self._photos.regions(image))
+        return PhotoQuery(self._photos.regions(image), tokens, found, source=image, text=caption)
 
-    def _answer(self, questions: Sequence[GroundQuery], how: str, top_k: int) -> list[PhotoGrounding]:
+    def _answer(self, questions: Sequence[PhotoQuery], how: str, top_k: int) -> list[PhotoGrounding]:
         answers: list[list[Answer]] = [[] for _ in questions]
         asked = [place for place, question in enumerate(questions) if question.phrases]
         for places in _groups(asked, [len(question.phrases) for question in questions]):
@@ -229,24 +227,22 @@ class Grounder:
         return [self._grounding(*pair, how) for pair in zip(questions, answers, strict=True)]
 
     @torch.inference_mode()
-    def _choose(self, questions: Sequence[GroundQuery], how: str, top_k: int) -> list[Answer]:
+    def _choose(self, questions: Sequence[PhotoQuery], how: str, top_k: int) -> list[Answer]:
         """The boxes of all phrases of captions that have some, one after the other."""
-        regions = {question.regions.image: question.regions for question in questions}
-        items = [_example(question) for question in questions]
-        batch = collate([(example, example.captions[0]) for example in items], regions, "all").to(self.device)
+        batch = collate(questions).to(self.device)
         scores = self.model(batch)
         if not bool(scores.emissions.isfinite().all()):
             raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
         decoded = choose(scores, batch, how)
         return answers_of(scores, decoded, self.parts.calibration(how), top_k)
 
-    def _grounding(self, question: GroundQuery, answers: Sequence[Answer], how: str) -> PhotoGrounding:
+    def _grounding(self, question: PhotoQuery, answers: Sequence[Answer], how: str) -> PhotoGrounding:
         regions, pairs = question.regions, zip(question.phrases, answers, strict=True)
         return PhotoGrounding(
             _path(question.source),
             regions.width,
             regions.height,
-            question.caption,
+            question.text,
             self.name,
             how,
             tuple(_grounded(phrase, *answer) for phrase, answer in pairs),
@@ -288,16 +284,6 @@ def _groups(places: Sequence[int], phrases: Sequence[int]) -> Iterator[list[int]
         group.append(place)
     if group:
         yield group
-
-
-def _example(question: GroundQuery) -> Example:
-    phrases = tuple(
-        Phrase(found.text, found.start, found.end, found.first_token, found.end_token, None, (found.category,), None)
-        for found in question.phrases
-    )
-    regions = question.regions
-    caption = Caption(0, question.caption, question.tokens, phrases)
-    return Example(regions.image, None, regions.width, regions.height, (caption,))
 
 
 def _grounded(phrase: FoundPhrase, chosen: Any, others: Any) -> GroundedPhrase:

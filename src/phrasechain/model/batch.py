@@ -1,9 +1,9 @@
-"""What a model is trained on: the regions of a few images, the captions about them, their phrases and their targets.
+"""What a model is given: the regions of a few images, the captions about them, and where their phrases stand.
 
 Axes: I images, B captions, P phrases of all captions one after the other, T phrases of the longest chain, K regions
 of the image with most, D features. Nothing is padded beyond the batch and phrases are not padded at all: what is
 computed per phrase has P rows, and ``Batch.to_chains`` lays it out as (B, T, ...) for the chain. Captions of one image
-share its regions.
+share its regions. What a model learns from is apart, in ``targets``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phrasechain.core.boxes import (
-    encode_offsets_xyxy,
-    iou_xyxy,
-    max_by_group,
-    spatial_features_xyxy,
-    union_by_group_xyxy,
-)
+from phrasechain.core.boxes import spatial_features_xyxy
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.schema import Caption, Example, Phrase, Regions
 from phrasechain.data.regimes import chain_phrases
 
-POSITIVE = 0.5  # the IoU from which a region is a phrase's
 Item = tuple[Example, Caption]
 #: What always stays together: an image with all its captions, whose regions are then scored once, or one caption.
 Group = tuple[Item, ...]
 BY = ("image", "caption", "draw")
+
+
+class PhraseSpan(Protocol):
+    """Where a phrase stands: in the characters of its caption, and in its tokens."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def first_token(self) -> int: ...
+    @property
+    def end_token(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroundQuery:
+    """One chain: the phrases of a caption, and the regions that they may name."""
+
+    regions: Regions
+    tokens: tuple[str, ...]
+    phrases: Sequence[PhraseSpan]
+    caption: int = 0  # its index among the captions of the image
 
 
 class RegionSource(Protocol):
@@ -60,10 +76,6 @@ class Batch:
     phrase_step: Tensor  # (P,) int64: the place in the chain
     token_spans: Tensor  # (P, 2) int64: [first, end) in the caption's tokens
     spans: Tensor  # (P, 2) int64: [start, end) in the caption's characters
-    has_box: Tensor  # (P,) bool: False where nobody knows the box
-    gold: Tensor  # (P, 4) float32: the merged box, zeros where unknown
-    iou: Tensor  # (P, K) float32: of each region with the merged box
-    any_iou: Tensor  # (P, K) float32: of each region with the best of the phrase's boxes
 
     @property
     def label_mask(self) -> Tensor:
@@ -74,11 +86,6 @@ class Batch:
     def phrase_image(self) -> Tensor:
         """The image of each phrase: (P,)."""
         return self.caption_image[self.phrase_caption]
-
-    @property
-    def labelled(self) -> Tensor:
-        """The phrases that have a region with IoU ≥ 0.5: (P,) bool. Unlabelled are ``has_box & ~labelled``."""
-        return (self.iou >= POSITIVE).any(-1)
 
     def to_chains(self, values: Tensor) -> Tensor:
         """Lay out one row per phrase, (P, ...), as (B, T, ...) with zeros past each chain's end."""
@@ -103,54 +110,39 @@ class Batch:
         return replace(self, **moved)
 
 
-def soft_targets(iou: Tensor) -> Tensor:
-    """q_k = IoU_k·1[IoU_k ≥ 0.5] normalised to sum 1; zeros for a phrase without such a region: (P, K) to (P, K).
-
-    >>> soft_targets(torch.tensor([[0.75, 0.25, 0.5], [0.25, 0.0, 0.0]]))
-    tensor([[0.6000, 0.0000, 0.4000],
-            [0.0000, 0.0000, 0.0000]])
-    """
-    kept = iou * (iou >= POSITIVE)
-    total = kept.sum(-1, keepdim=True)
-    return kept / torch.where(total > 0, total, 1.0)
-
-
-def hard_targets(iou: Tensor) -> Tensor:
-    """The region of highest IoU, the first of equals: (P, K) to (P,). For an unlabelled phrase it has IoU < 0.5."""
-    return iou.argmax(-1)
-
-
-def multi_hot_targets(any_iou: Tensor) -> Tensor:
-    """Every region with IoU ≥ 0.5 with one of the phrase's boxes: (P, K) to (P, K) bool."""
-    return any_iou >= POSITIVE
-
-
-@dataclass(frozen=True, slots=True)
-class PositivePairs:
-    """The pairs of a phrase and a region whose offsets are trained."""
-
-    phrase: Tensor  # (Q,) int64
-    region: Tensor  # (Q,) int64
-    offsets: Tensor  # (Q, 4): from the region to the phrase's merged box
-
-
-def positive_pairs(batch: Batch, best_only: bool = False, least_side: float = 0.0) -> PositivePairs:
-    """All pairs with IoU ≥ 0.5, or with ``best_only`` each labelled phrase's best.
-
-    ``least_side`` 0.1 counts every side as at least a tenth of the image's when encoding, as the authors' code does.
-    """
-    if best_only:
-        phrase = batch.labelled.nonzero()[:, 0]
-        region = hard_targets(batch.iou)[phrase]
-    else:
-        phrase, region = (batch.iou >= POSITIVE).nonzero(as_tuple=True)
-    image = batch.phrase_image[phrase]
-    min_sides = batch.sizes[image] * least_side if least_side else None
-    return PositivePairs(phrase, region, encode_offsets_xyxy(batch.gold[phrase], batch.boxes[image, region], min_sides))
+def collate(queries: Sequence[GroundQuery]) -> Batch:
+    """Make a batch of queries, each with one phrase or more. Queries on one image share its regions."""
+    regions = {query.regions.image: query.regions for query in queries}
+    image_index = {image: index for index, image in enumerate(regions)}
+    found = list(regions.values())
+    sizes = torch.tensor([(each.width, each.height) for each in found], dtype=torch.float32)
+    boxes = _pad([each.boxes for each in found]).float()  # (I, K, 4)
+    lengths = torch.tensor([len(query.phrases) for query in queries])
+    phrase_caption = torch.repeat_interleave(torch.arange(len(queries)), lengths)
+    phrases = [phrase for query in queries for phrase in query.phrases]
+    counts = torch.tensor([len(each.boxes) for each in found])
+    return Batch(
+        images=tuple(regions),
+        sizes=sizes,
+        boxes=boxes,
+        features=_pad([each.features for each in found]),
+        objectness=_pad([_objectness(each) for each in found])[..., 0],
+        spatial=spatial_features_xyxy(boxes, sizes[:, None]),
+        region_mask=torch.arange(boxes.shape[1]) < counts[:, None],
+        captions=tuple(query.caption for query in queries),
+        tokens=tuple(query.tokens for query in queries),
+        caption_image=torch.tensor([image_index[query.regions.image] for query in queries]),
+        lengths=lengths,
+        steps=int(lengths.max()),
+        phrase_caption=phrase_caption,
+        phrase_step=torch.arange(len(phrases)) - (lengths.cumsum(0) - lengths)[phrase_caption],
+        token_spans=torch.tensor([(phrase.first_token, phrase.end_token) for phrase in phrases]),
+        spans=torch.tensor([(phrase.start, phrase.end) for phrase in phrases]),
+    )
 
 
-def collate(items: Sequence[tuple[Example, Caption]], regions: RegionSource, regime: str = "gold") -> Batch:
-    """Make a batch of captions, each with the image it is about; captions without a phrase in the chain are left out.
+def collate_annotated(items: Sequence[Item], regions: RegionSource, regime: str = "gold") -> tuple[Batch, list[Phrase]]:
+    """A batch of annotated captions and its phrases; captions without a phrase in their chain are left out.
 
     The regions of an image are read once, whatever the number of its captions.
     """
@@ -158,37 +150,36 @@ def collate(items: Sequence[tuple[Example, Caption]], regions: RegionSource, reg
     if not chains:
         raise DataError(f"none of the {len(items)} captions of a batch has a phrase in its chain (regime {regime!r})")
     examples = {example.image: example for example, _, _ in chains}
-    image_index = {image: index for index, image in enumerate(examples)}
-    found = [_checked(regions[image], example) for image, example in examples.items()]
-    sizes = torch.tensor([(each.width, each.height) for each in found], dtype=torch.float32)
-    boxes = _pad([each.boxes for each in found]).float()  # (I, K, 4)
-    caption_image = torch.tensor([image_index[example.image] for example, _, _ in chains])
-    lengths = torch.tensor([len(phrases) for _, _, phrases in chains])
-    phrase_caption = torch.repeat_interleave(torch.arange(len(chains)), lengths)
-    flat = [phrase for _, _, phrases in chains for phrase in phrases]
-    has_box, gold, iou, any_iou = _overlaps(flat, boxes[caption_image[phrase_caption]])
-    counts = torch.tensor([len(each.boxes) for each in found])
-    return Batch(
-        images=tuple(examples),
-        sizes=sizes,
-        boxes=boxes,
-        features=_pad([each.features for each in found]),
-        objectness=_pad([_objectness(each) for each in found])[..., 0],
-        spatial=spatial_features_xyxy(boxes, sizes[:, None]),
-        region_mask=torch.arange(boxes.shape[1]) < counts[:, None],
-        captions=tuple(caption.index for _, caption, _ in chains),
-        tokens=tuple(caption.tokens for _, caption, _ in chains),
-        caption_image=caption_image,
+    found = {image: _checked(regions[image], example) for image, example in examples.items()}
+    queries = [
+        GroundQuery(found[example.image], caption.tokens, phrases, caption.index)
+        for example, caption, phrases in chains
+    ]
+    return collate(queries), [phrase for _, _, phrases in chains for phrase in phrases]
+
+
+def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
+    """The batch with the phrases of ``keep`` (P,) bool alone, and without the captions that lose all of theirs.
+
+    Images stay.
+    """
+    lengths = torch.zeros_like(batch.lengths).index_add(0, batch.phrase_caption, keep.long())  # (B,)
+    captions = lengths.nonzero()[:, 0]
+    lengths = lengths[captions]
+    places = captions.tolist()
+    starts = lengths.cumsum(0) - lengths
+    phrase_caption = torch.repeat_interleave(torch.arange(len(captions), device=keep.device), lengths)
+    return replace(
+        batch,
+        captions=tuple(batch.captions[place] for place in places),
+        tokens=tuple(batch.tokens[place] for place in places),
+        caption_image=batch.caption_image[captions],
         lengths=lengths,
         steps=int(lengths.max()),
         phrase_caption=phrase_caption,
-        phrase_step=torch.arange(len(flat)) - (lengths.cumsum(0) - lengths)[phrase_caption],
-        token_spans=torch.tensor([(phrase.first_token, phrase.end_token) for phrase in flat]),
-        spans=torch.tensor([(phrase.start, phrase.end) for phrase in flat]),
-        has_box=has_box,
-        gold=gold,
-        iou=iou,
-        any_iou=any_iou,
+        phrase_step=torch.arange(len(phrase_caption), device=keep.device) - starts[phrase_caption],
+        token_spans=batch.token_spans[keep],
+        spans=batch.spans[keep],
     )
 
 
@@ -238,18 +229,3 @@ def _pad(arrays: Sequence[np.ndarray]) -> Tensor:
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array
     return torch.from_numpy(padded)
-
-
-def _overlaps(phrases: Sequence[Phrase], regions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """has_box (P,), the merged boxes (P, 4), and the IoU of regions (P, K, 4) with the merged and with the best box."""
-    owned = [(index, box) for index, phrase in enumerate(phrases) for box in phrase.boxes or ()]
-    owner = torch.tensor([index for index, _ in owned], dtype=torch.int64)  # (M,)
-    boxes = torch.tensor([box for _, box in owned], dtype=torch.float32).view(-1, 4)  # (M, 4)
-    merged = union_by_group_xyxy(boxes, owner, len(phrases))  # (P, 4)
-    single = iou_xyxy(regions[owner], boxes[:, None])  # (M, K)
-    return (
-        torch.tensor([bool(phrase.boxes) for phrase in phrases]),
-        merged,
-        iou_xyxy(regions, merged[:, None]),
-        max_by_group(single, owner, len(phrases)),
-    )

@@ -2,14 +2,14 @@
 
 The grounding loss is KL(q ‖ p) of the targets q and the chain p, or of each phrase by itself for independent models. A
 hard target is a q with all its mass on one region, and KL is then −log p of it. A phrase without a target that is still
-in the chain is summed out exactly; ``training_batch`` says which phrases are.
+in the chain is summed out exactly; ``trained_phrases`` says which phrases are.
 
 Axes: B captions, T phrases in a chain, P phrases, K regions, Q positive pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,9 +19,10 @@ from torch.nn.functional import one_hot, smooth_l1_loss
 from phrasechain.chain import ChainCRF
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError, unknown_name
-from phrasechain.model.batch import Batch, hard_targets, positive_pairs, soft_targets
+from phrasechain.model.batch import Batch, keep_phrases
 from phrasechain.model.decode import refine
 from phrasechain.model.scores import Scores
+from phrasechain.model.targets import Targets, hard_targets, positive_pairs, soft_targets
 
 UNLABELLED = ("skip", "marginalise", "best")
 DIVIDE = ("labelled", "all", "captions")
@@ -34,141 +35,58 @@ class LossTerms:
     """Sums and what to divide them by; the loss is grounding / count + gamma · boxes / pairs."""
 
     grounding: Tensor  # the sum of KL(q ‖ p)
-    count: Tensor  # how many phrases it is of, or captions
     boxes: Tensor  # the sum over positive pairs of the mean, or sum, of the SmoothL1 of their four offsets
+    count: Tensor  # how many phrases ``grounding`` is of, or captions
     pairs: Tensor  # how many positive pairs
 
 
 def training_loss(
-    model: Callable[[Batch], Scores],
+    member_scores: Callable[[Batch], Sequence[Scores]],
     batch: Batch,
+    targets: Targets,
     *,
-    targets: str = "soft",
+    kind: str = "soft",
     unlabelled: str = "skip",
     divide: str = "labelled",
     regress: str = "all",
     offsets: str = "mean",
     least_side: float = 0.0,
 ) -> LossTerms:
-    """Run the model on the phrases of the batch that are trained, and take its loss.
+    """Score the phrases that are trained, and take the loss of the scores.
 
     Args:
-        targets: ``soft``, ``hard``, or ``refined``, see ``TARGETS``.
-        unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``training_batch``.
+        member_scores: from a batch to the scores that learn, such as ``GroundingModel.opinions``: the model's own
+            first, then those of its members. Each learns from the same targets as if it were alone.
+        kind: of targets: ``soft``, ``hard``, or ``refined``, see ``TARGETS``.
+        unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``trained_phrases``.
         divide: by the ``labelled`` phrases, by ``all`` phrases with a known box, dropped ones too, or by the
             ``captions`` with a labelled phrase.
         regress: offsets of ``all`` positive pairs, or of each phrase's ``best`` region alone.
         offsets: a pair's four losses count as their ``mean`` or their ``sum``.
-        least_side: see ``data.batch.positive_pairs``.
+        least_side: see ``positive_pairs``.
     """
-    trained = training_batch(batch, unlabelled)
-    terms = loss_terms(
-        model(trained), trained, targets=targets, divide=divide, regress=regress, offsets=offsets, least_side=least_side
-    )
-    return replace(terms, count=divisor(batch, trained, divide))
+    _require("targets", kind, TARGETS)
+    _require("choice of regressed regions", regress, REGRESS)
+    _require("way to count offsets", offsets, OFFSETS)
+    trained, learnt = trained_phrases(batch, targets, unlabelled)
+    scores = member_scores(trained)
+    q = TARGETS[kind](scores[0], trained, learnt)  # (P, K)
+    grounding = torch.stack([_divergence(each, q, trained, learnt.labelled) for each in scores]).sum()
+    boxes, pairs = _regression([each.offsets for each in scores], trained, learnt, regress, least_side)
+    count = _count(targets, trained, learnt, divide)
+    return LossTerms(grounding, boxes / 4 if offsets == "mean" else boxes, count, pairs)
 
 
-def loss_terms(
-    scores: Scores,
-    batch: Batch,
-    others: Sequence[Scores] = (),
-    *,
-    targets: str = "soft",
-    divide: str = "labelled",
-    regress: str = "all",
-    offsets: str = "mean",
-    least_side: float = 0.0,
-) -> LossTerms:
-    """The loss of scores; unlabelled phrases that are in the batch are summed out of their chains.
-
-    ``others`` are further opinions of a model: each learns from the same targets as if it were alone.
-    """
-    if targets not in TARGETS:
-        raise DataError(unknown_name("targets", targets, TARGETS))
-    q = TARGETS[targets](scores, batch)  # (P, K)
-    grounding = torch.stack([_divergence(each, q, batch) for each in (scores, *others)]).sum()
-    if offsets not in OFFSETS:
-        raise DataError(unknown_name("way to count offsets", offsets, OFFSETS))
-    boxes, pairs = _regression([each.offsets for each in (scores, *others)], batch, regress, least_side)
-    return LossTerms(grounding, divisor(batch, batch, divide), boxes / 4 if offsets == "mean" else boxes, pairs)
+def loss_counts(
+    batch: Batch, targets: Targets, *, unlabelled: str = "skip", divide: str = "labelled", regress: str = "all"
+) -> Tensor:
+    """What ``training_loss`` will divide by, before anything is scored: count, pairs; and the phrases trained: (3,)."""
+    trained, learnt = trained_phrases(batch, targets, unlabelled)
+    pairs = len(positive_pairs(trained, learnt, best_only=regress == "best").phrase)
+    return torch.tensor([int(_count(targets, trained, learnt, divide)), pairs, len(trained.phrase_caption)])
 
 
-def divisor(batch: Batch, trained: Batch, divide: str) -> Tensor:
-    """What the grounding loss is divided by: phrases or captions of a batch, or of those of its that are trained."""
-    if divide not in DIVIDE:
-        raise DataError(unknown_name("division of the loss", divide, DIVIDE))
-    if divide == "captions":
-        return trained.to_chains(trained.labelled).any(1).sum()
-    return (trained.labelled if divide == "labelled" else batch.has_box).sum()
-
-
-def _hard(iou: Tensor) -> Tensor:
-    return one_hot(hard_targets(iou), iou.shape[1]).to(iou.dtype)
-
-
-@torch.no_grad()
-def _refined(scores: Scores, batch: Batch) -> Tensor:
-    """Soft targets of labelled phrases by the larger of two overlaps: the region's and that of its refined box."""
-    after = iou_xyxy(refine(scores, batch), batch.gold[:, None]) * batch.labelled[:, None]  # (P, K)
-    return soft_targets(torch.maximum(batch.iou, after))
-
-
-#: From scores and a batch to q (P, K); rows of unlabelled phrases mean nothing.
-TARGETS: dict[str, Callable[[Scores, Batch], Tensor]] = {
-    "soft": lambda scores, batch: soft_targets(batch.iou),
-    "hard": lambda scores, batch: _hard(batch.iou),
-    "refined": _refined,
-}
-
-
-def _divergence(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
-    """The sum of KL(q ‖ p) over the chains, or over the phrases of independent models."""
-    if scores.transitions is None:
-        return _independent_kl(scores.emissions, q, batch).sum()
-    return _chain_kl(scores, q, batch).sum()
-
-
-def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch) -> Tensor:
-    """KL(q ‖ softmax of the emissions) of each phrase, 0 where it has no target: (P,)."""
-    mask = batch.region_mask[batch.phrase_image]  # (P, K)
-    log_p = emissions.masked_fill(~mask, torch.finfo(emissions.dtype).min).log_softmax(-1)
-    return torch.where(batch.labelled, (torch.xlogy(q, q) - q * log_p).sum(-1), 0.0)
-
-
-def _chain_kl(scores: Scores, q: Tensor, batch: Batch) -> Tensor:
-    """KL(q ‖ p) of each caption over its labelled phrases, 0 where there are none: (B,), in no particular order.
-
-    Captions with an unlabelled phrase go apart: summing it out takes longer than all the rest.
-    """
-    assert scores.transitions is not None
-    emissions, target, labelled = (batch.to_chains(each) for each in (scores.emissions, q, batch.labelled))  # (B, T, …)
-    transitions, lengths, labels = scores.transitions, batch.lengths, batch.label_mask
-    complete = labelled.sum(1) == lengths  # (B,)
-    if bool(complete.all()):
-        return ChainCRF(emissions, transitions, lengths, labels, validate=False).kl(target)
-    parts = []
-    for rows in (complete, ~complete):
-        if bool(rows.any()):
-            crf = ChainCRF(emissions[rows], transitions[rows], lengths[rows], labels[rows], validate=False)
-            parts.append(crf.kl(target[rows], None if rows is complete else labelled[rows]))
-    return torch.cat(parts)
-
-
-def _regression(
-    opinions: Sequence[Tensor | None], batch: Batch, regress: str, least_side: float
-) -> tuple[Tensor, Tensor]:
-    """The sum over positive pairs of the SmoothL1 of four offsets, of each opinion that has some; and of pairs."""
-    if regress not in REGRESS:
-        raise DataError(unknown_name("choice of regressed regions", regress, REGRESS))
-    given = [offsets for offsets in opinions if offsets is not None]
-    if not given:
-        return batch.gold.new_zeros(()), batch.lengths.new_zeros(())
-    pairs = positive_pairs(batch, best_only=regress == "best", least_side=least_side)
-    losses = [smooth_l1_loss(each[pairs.phrase, pairs.region], pairs.offsets, reduction="sum") for each in given]
-    return torch.stack(losses).sum(), batch.lengths.new_tensor(len(pairs.phrase))
-
-
-def training_batch(batch: Batch, unlabelled: str) -> Batch:
+def trained_phrases(batch: Batch, targets: Targets, unlabelled: str) -> tuple[Batch, Targets]:
     """The batch as the loss wants it, where some phrases have no region of IoU ≥ 0.5 or no known box.
 
     - ``skip``: they leave the chain before anything is computed; their neighbours become neighbours, and the context M
@@ -176,43 +94,92 @@ def training_batch(batch: Batch, unlabelled: str) -> Batch:
     - ``marginalise``: they stay in the chain, and the loss sums them out.
     - ``best``: the best region of a phrase with a known box counts as right however small its IoU; phrases without a
       known box leave the chain.
+
+    Where no phrase is left the first one stays, so that a process of many always has something to run.
     """
-    if unlabelled not in UNLABELLED:
-        raise DataError(unknown_name("treatment of unlabelled phrases", unlabelled, UNLABELLED))
-    if unlabelled == "marginalise":
-        return batch
+    _require("treatment of unlabelled phrases", unlabelled, UNLABELLED)
     if unlabelled == "best":
-        best = _hard(batch.iou) * (batch.has_box & ~batch.labelled)[:, None]  # (P, K)
-        batch = replace(batch, iou=torch.maximum(batch.iou, best))
-    return keep_phrases(batch, batch.labelled)
-
-
-def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
-    """The batch with the phrases of ``keep`` (P,) bool alone, and without the captions that lose all of theirs.
-
-    Images stay. Where nothing is kept the first phrase is, so that a process of many always has something to run.
-    """
-    if bool(keep.all()):
-        return batch
+        best = _hard(targets.iou) * (targets.has_box & ~targets.labelled)[:, None]  # (P, K)
+        targets = replace(targets, iou=torch.maximum(targets.iou, best))
+    keep = targets.labelled
+    if unlabelled == "marginalise" or bool(keep.all()):
+        return batch, targets
     if not bool(keep.any()):
         keep = torch.arange(len(keep), device=keep.device) == 0
-    lengths = torch.zeros_like(batch.lengths).index_add(0, batch.phrase_caption, keep.long())  # (B,)
-    captions = lengths.nonzero()[:, 0]
-    lengths = lengths[captions]
-    places = captions.tolist()
-    starts = lengths.cumsum(0) - lengths
-    phrase_caption = torch.repeat_interleave(torch.arange(len(captions), device=keep.device), lengths)
-    return replace(
-        batch,
-        captions=tuple(batch.captions[place] for place in places),
-        tokens=tuple(batch.tokens[place] for place in places),
-        caption_image=batch.caption_image[captions],
-        lengths=lengths,
-        steps=int(lengths.max()),
-        phrase_caption=phrase_caption,
-        phrase_step=torch.arange(len(phrase_caption), device=keep.device) - starts[phrase_caption],
-        **{name: getattr(batch, name)[keep] for name in _PER_PHRASE},
-    )
+    return keep_phrases(batch, keep), targets[keep]
 
 
-_PER_PHRASE = ("token_spans", "spans", "has_box", "gold", "iou", "any_iou")
+def _count(targets: Targets, trained: Batch, learnt: Targets, divide: str) -> Tensor:
+    _require("division of the loss", divide, DIVIDE)
+    if divide == "captions":
+        return trained.to_chains(learnt.labelled).any(1).sum()
+    return (learnt.labelled if divide == "labelled" else targets.has_box).sum()
+
+
+def _hard(iou: Tensor) -> Tensor:
+    return one_hot(hard_targets(iou), iou.shape[1]).to(iou.dtype)
+
+
+@torch.no_grad()
+def _refined(scores: Scores, batch: Batch, targets: Targets) -> Tensor:
+    """Soft targets of labelled phrases by the larger of two overlaps: the region's and that of its refined box."""
+    after = iou_xyxy(refine(scores, batch), targets.gold[:, None]) * targets.labelled[:, None]  # (P, K)
+    return soft_targets(torch.maximum(targets.iou, after))
+
+
+#: From scores, their batch and its targets to q (P, K); rows of unlabelled phrases mean nothing.
+TARGETS: dict[str, Callable[[Scores, Batch, Targets], Tensor]] = {
+    "soft": lambda scores, batch, targets: soft_targets(targets.iou),
+    "hard": lambda scores, batch, targets: _hard(targets.iou),
+    "refined": _refined,
+}
+
+
+def _divergence(scores: Scores, q: Tensor, batch: Batch, labelled: Tensor) -> Tensor:
+    """The sum of KL(q ‖ p) over the chains, or over the phrases of independent models."""
+    if scores.transitions is None:
+        return _independent_kl(scores.emissions, q, batch, labelled).sum()
+    return _chain_kl(scores, q, batch, labelled).sum()
+
+
+def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch, labelled: Tensor) -> Tensor:
+    """KL(q ‖ softmax of the emissions) of each phrase, 0 where it has no target: (P,)."""
+    mask = batch.region_mask[batch.phrase_image]  # (P, K)
+    log_p = emissions.masked_fill(~mask, torch.finfo(emissions.dtype).min).log_softmax(-1)
+    return torch.where(labelled, (torch.xlogy(q, q) - q * log_p).sum(-1), 0.0)
+
+
+def _chain_kl(scores: Scores, q: Tensor, batch: Batch, labelled: Tensor) -> Tensor:
+    """KL(q ‖ p) of each caption over its labelled phrases, 0 where there are none: (B,), in no particular order.
+
+    Captions with an unlabelled phrase are computed separately: summing it out takes longer than all the rest.
+    """
+    assert scores.transitions is not None
+    emissions, target, has_target = (batch.to_chains(each) for each in (scores.emissions, q, labelled))  # (B, T, …)
+    transitions, lengths, labels = scores.transitions, batch.lengths, batch.label_mask
+    complete = has_target.sum(1) == lengths  # (B,)
+    if bool(complete.all()):
+        return ChainCRF(emissions, transitions, lengths, labels, validate=False).kl(target)
+    parts = []
+    for rows in (complete, ~complete):
+        if bool(rows.any()):
+            crf = ChainCRF(emissions[rows], transitions[rows], lengths[rows], labels[rows], validate=False)
+            parts.append(crf.kl(target[rows], None if rows is complete else has_target[rows]))
+    return torch.cat(parts)
+
+
+def _regression(
+    offsets: Sequence[Tensor | None], batch: Batch, targets: Targets, regress: str, least_side: float
+) -> tuple[Tensor, Tensor]:
+    """The sum over positive pairs of the SmoothL1 of four offsets, of each member that has some; and of pairs."""
+    given = [each for each in offsets if each is not None]
+    if not given:
+        return targets.gold.new_zeros(()), batch.lengths.new_zeros(())
+    pairs = positive_pairs(batch, targets, best_only=regress == "best", least_side=least_side)
+    losses = [smooth_l1_loss(each[pairs.phrase, pairs.region], pairs.offsets, reduction="sum") for each in given]
+    return torch.stack(losses).sum(), batch.lengths.new_tensor(len(pairs.phrase))
+
+
+def _require(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise DataError(unknown_name(what, name, known))

@@ -14,10 +14,11 @@ from phrasechain.data.dataset import load_examples
 from phrasechain.model.batch import make_groups
 from phrasechain.model.build import build_model
 from phrasechain.model.config import Config
-from phrasechain.model.losses import loss_terms, training_loss
+from phrasechain.model.losses import training_loss
 from phrasechain.store.reader import FeatureStore
 from phrasechain.training.grounder.learner import CLIPS, SCHEDULES, Learner
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
+from tiny_batches import terms_of
 from tiny_grounding import tiny_config, write_world
 
 EXACT = ("model.dropout=0", "text.word_dropout=0", "train.rate=0.01")
@@ -50,8 +51,8 @@ def by_hand(share: ProcessBatches, steps: int, clip: float, *settings: str) -> d
     learner = learner_of(share, *settings)
     optimizer = torch.optim.AdamW(learner.weights, lr=0.01, weight_decay=0.01)
     for step in range(steps):
-        ((batch, _),) = parts_of(share, step)
-        terms = training_loss(learner.model, batch)
+        ((batch, targets),) = parts_of(share, step)
+        terms = training_loss(learner.model.opinions, batch, targets)
         loss = terms.grounding / terms.count + 10 * terms.boxes / terms.pairs
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -81,14 +82,14 @@ def test_figures_are_those_of_the_whole_step(share: ProcessBatches) -> None:
     whole, parts = (learner_of(share).learn(parts_of(share, 0, parts)) for parts in (1, 4))
     assert parts == pytest.approx(whole, rel=1e-5)
     assert whole["loss"] == pytest.approx(whole["grounding"] + 10 * whole["boxes"])
-    assert whole["phrases"] == sum(len(batch.iou) for batch, _ in parts_of(share, 0))
+    assert whole["phrases"] == sum(len(batch.spans) for batch, _ in parts_of(share, 0))
 
 
 def test_both_opinions_learn_each_from_its_own_loss(share: ProcessBatches) -> None:
     learner = learner_of(share, "model.bag=0.3")
-    ((batch, _),) = parts_of(share, 0)
+    ((batch, targets),) = parts_of(share, 0)
     chain, bag = learner.model.opinions(batch)
-    first, second = (loss_terms(scores, batch) for scores in (chain, bag))
+    first, second = (terms_of(scores, batch, targets) for scores in (chain, bag))
     expected = (first.grounding + second.grounding) / first.count
     before = {name: weight.detach().clone() for name, weight in learner.named.items()}
     assert learner.learn([*parts_of(share, 0)])["grounding"] == pytest.approx(expected.item(), rel=1e-5)
@@ -150,11 +151,11 @@ def test_a_state_is_all_there_is(share: ProcessBatches, average: float) -> None:
 
 def test_a_step_that_would_ruin_the_weights_is_not_taken(share: ProcessBatches) -> None:
     learner = learner_of(share)
-    ((batch, counts),) = parts_of(share, 0)
+    ((batch, targets),) = parts_of(share, 0)
     before = {name: weight.detach().clone() for name, weight in learner.named.items()}
-    broken = replace(batch, gold=torch.full_like(batch.gold, math.nan))
+    broken = replace(targets, gold=torch.full_like(targets.gold, math.nan))
     with pytest.raises(DataError, match="step 1: the loss is not finite"):
-        learner.learn([(broken, counts)])
+        learner.learn([(batch, broken)])
     assert all(torch.equal(weight, before[name]) for name, weight in learner.named.items())
     assert learner.step == 0
 

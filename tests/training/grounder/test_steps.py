@@ -149,29 +149,19 @@ def test_draws_are_with_replacement() -> None:
     assert max(images.values()) < 2.5 * min(images.values())
 
 
-def test_batches_come_with_what_their_losses_are_divided_by() -> None:
-    """Every phrase with a box has one region that is its own; with wide boxes for regions it has both."""
+def test_batches_come_with_their_targets() -> None:
+    """Every phrase with a box has one region that is its own."""
     steps = Steps(make_groups(examples()), by="image", batch=4)
     boxed = sum(len([1 for phrase in one.phrases if phrase.boxes]) for group in steps[0] for _, one in group)
-    wide = {
-        name: replace(one, boxes=np.array([[1, 2, 30, 40], [1, 2, 30, 41]], np.float32))
-        for name, one in REGIONS.items()
-    }
-    captions, phrases = len(flat(steps[0])), sum(len(one.phrases) for group in steps[0] for _, one in group)
-    for source, options, counts in (
-        (REGIONS, {}, [boxed, boxed, boxed]),
-        (REGIONS, {"unboxed": 1.0, "unlabelled": "marginalise", "divide": "all"}, [boxed, boxed, phrases]),
-        (REGIONS, {"divide": "captions"}, [captions, boxed, boxed]),
-        (wide, {}, [boxed, 2 * boxed, boxed]),
-        (wide, {"regress": "best"}, [boxed, boxed, boxed]),
-    ):
-        parts = ProcessBatches(steps, source, **options)[0]  # type: ignore[arg-type]
+    every = sum(len(one.phrases) for group in steps[0] for _, one in group)
+    for unboxed, phrases in ((0.0, boxed), (1.0, every)):
+        parts = ProcessBatches(steps, REGIONS, unboxed=unboxed)[0]
         assert isinstance(parts, list)
-        ((batch, found),) = parts
-        assert found.tolist() == counts
+        ((batch, targets),) = parts
+        assert len(batch.spans) == len(targets.iou) == phrases
+        assert int(targets.has_box.sum()) == int((targets.iou >= 0.5).sum()) == boxed
         seen = zip((batch.images[place] for place in batch.caption_image), batch.captions, strict=True)
         assert Counter(seen) == Counter(flat(steps[0]))
-        assert bool(batch.has_box.all()) == ("unboxed" not in options)
 
 
 def test_errors_are_handed_over() -> None:

@@ -19,8 +19,10 @@ from phrasechain.core.distributed import sum_gradients
 from phrasechain.core.errors import DataError
 from phrasechain.model.batch import Batch, require_finite
 from phrasechain.model.config import Loss, Train
-from phrasechain.model.losses import loss_terms
+from phrasechain.model.losses import loss_counts, training_loss
 from phrasechain.model.model import GroundingModel
+from phrasechain.model.scores import Scores
+from phrasechain.model.targets import Targets
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.training.grounder.steps import BatchPart
 
@@ -97,16 +99,15 @@ class Learner:
         """
         self._seed()
         rate = self._set_rate()
-        counts = torch.zeros(3, dtype=torch.int64) + sum(count for _, count in parts)
+        counts = torch.zeros(3, dtype=torch.int64) + sum(self._counts(*part) for part in parts)
         counts = self.processes.reduce(counts.to(self.processes.device), "sum")
         divisors, phrases = counts[:2].clamp(min=1), int(counts[2])
         self.optimizer.zero_grad()
         sums = torch.zeros(2, device=self.processes.device)
-        batches = [batch.to(self.processes.device) for batch, _ in parts]
-        for batch in batches:
-            sums += self._backward(batch, divisors)
+        for batch, targets in parts:
+            sums += self._backward(batch.to(self.processes.device), targets.to(self.processes.device), divisors)
         sums = sum_gradients(self.weights, sums, self.processes)
-        self._clip(sums, batches)
+        self._clip(sums, [batch for batch, _ in parts])
         self.optimizer.step()
         self.step += 1
         self._follow()
@@ -125,16 +126,24 @@ class Learner:
             group["lr"] = rate * group["share"]
         return rate
 
-    def _backward(self, batch: Batch, divisors: Tensor) -> Tensor:
+    def _counts(self, batch: Batch, targets: Targets) -> Tensor:
+        loss = self.loss
+        return loss_counts(batch, targets, unlabelled=loss.unlabelled, divide=loss.divide, regress=loss.regress)
+
+    def _member_scores(self, batch: Batch) -> list[Scores]:
+        with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=self.how.precision == "bf16"):
+            return self.model.opinions(batch)
+
+    def _backward(self, batch: Batch, targets: Targets, divisors: Tensor) -> Tensor:
         """Add the gradient of one part's losses; returns their sums, (2,)."""
         loss = self.loss
-        with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=self.how.precision == "bf16"):
-            scores, *others = self.model.opinions(batch)
-        terms = loss_terms(
-            scores,
+        terms = training_loss(
+            self._member_scores,
             batch,
-            others,
-            targets=loss.targets,
+            targets,
+            kind=loss.targets,
+            unlabelled=loss.unlabelled,
+            divide=loss.divide,
             regress=loss.regress,
             offsets=loss.offsets,
             least_side=loss.least_side,

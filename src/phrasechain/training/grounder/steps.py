@@ -10,17 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from phrasechain.core.errors import DataError
 from phrasechain.data.regimes import is_scored
-from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate, positive_pairs
-from phrasechain.model.losses import divisor, training_batch
+from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate_annotated
+from phrasechain.model.targets import Targets, make_targets
 
-BatchPart = tuple[Batch, Tensor]
+BatchPart = tuple[Batch, Targets]
 _ORDER, _THINNING, _DRAWS = range(3)  # streams of random numbers that have nothing to do with each other
 
 
@@ -63,11 +61,10 @@ class Steps:
 
 
 class ProcessBatches(Dataset[list[BatchPart] | DataError]):
-    """This process's part of every step, ready for the loss; an error is handed over, to be raised without traces.
+    """This process's part of every step; an error is handed over, to be raised without traces.
 
     ``unboxed`` is the share of visual phrases without a box that stay in their chain, at random: 0 is the regime
-    ``gold``, 1 is ``all``, and between them a model learns both. ``unlabelled``, ``divide`` and ``regress`` are the
-    loss's.
+    ``gold``, 1 is ``all``, and between them a model learns both.
     """
 
     def __init__(
@@ -76,15 +73,11 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
         regions: RegionSource,
         *,
         unboxed: float = 0.0,
-        unlabelled: str = "skip",
-        divide: str = "labelled",
-        regress: str = "all",
         index: int = 0,
         count: int = 1,
         parts: int = 1,
     ) -> None:
         self.steps, self.regions, self.unboxed = steps, regions, unboxed
-        self.unlabelled, self.divide, self.regress = unlabelled, divide, regress
         self.index, self.count, self.parts = index, count, parts
 
     def __getitem__(self, step: int) -> list[BatchPart] | DataError:
@@ -94,11 +87,8 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
             return error
 
     def _part(self, items: list[Item]) -> BatchPart:
-        """A batch of the phrases that are trained, what its two losses will be divided by, and its phrases: (3,)."""
-        batch = collate(items, self.regions, "all")
-        trained = training_batch(batch, self.unlabelled)
-        pairs = len(positive_pairs(trained, best_only=self.regress == "best").phrase)
-        return trained, torch.tensor([int(divisor(batch, trained, self.divide)), pairs, len(trained.iou)])
+        batch, phrases = collate_annotated(items, self.regions, "all")
+        return batch, make_targets(batch, phrases)
 
     def items(self, step: int) -> Iterator[list[Item]]:
         """The captions of this process, in the parts that it takes them in; parts that would be empty are left out."""

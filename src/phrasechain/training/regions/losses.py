@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from phrasechain.core.boxes import area_xyxy, iou_xyxy
-from phrasechain.model.batch import soft_targets
+from phrasechain.model.targets import soft_targets
 
 NEAR = 0.5  # the overlap from which a box is about the same thing
 _NEAREST = 9  # anchors that a named box has at least
