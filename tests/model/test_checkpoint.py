@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from phrasechain.core.errors import DataError
 from phrasechain.model.checkpoint import (
+    BUILDERS,
     CHECKPOINT_FORMAT,
     FeatureSource,
     ModelInfo,
@@ -26,6 +27,7 @@ from phrasechain.model.checkpoint import (
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel
 from phrasechain.store.reader import FeatureStore
+from phrasechain.text.base import TextEncoder
 from phrasechain.text.words import WordEncoder
 from tiny_batches import tiny_batch
 from tiny_grounding import write_world
@@ -132,7 +134,7 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
     for change, match in (
         ({"more": torch.zeros(1)}, r"more has shape \(1,\), not none"),
         ({"pairs.p.bias": torch.zeros(9)}, r"pairs\.p\.bias has shape \(9,\), not \(5,\)"),
-        ({"pairs.p.bias": torch.full((5,), torch.nan)}, r"broken: pairs\.p\.bias is not finite"),
+        ({"pairs.p.bias": torch.full((5,), torch.nan)}, r"broken checkpoint: pairs\.p\.bias is not finite"),
     ):
         save_file(weights | change, file, {"format": CHECKPOINT_FORMAT})
         refused(folder, match)
@@ -140,7 +142,27 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
     save_file(weights, file, {"format": CHECKPOINT_FORMAT})
     refused(folder, r"pairs\.p\.bias has shape none, not \(5,\)")
     save_file(weights, file)
-    refused(folder, r"not of this version \(None, not 'phrasechain model 1'\)")
+    refused(folder, r"not a checkpoint of this version \(no format at all, not phrasechain model 1\)")
+
+
+def test_builders_are_given_by_kind(folder: Path) -> None:
+    edit(folder / "config.json", kind="theirs")
+    refused(folder, r"config\.json: no kind of model named 'theirs'; there are: phrasechain")
+    asked = []
+
+    def build(info: ModelInfo, encoder: TextEncoder) -> GroundingModel:
+        asked.append((info.kind, encoder.dimension))
+        return BUILDERS["phrasechain"](info, encoder)
+
+    found = load_checkpoint(folder, {"theirs": build})
+    assert asked == [("theirs", 3)]
+    assert found.card.kind == "theirs"
+
+
+def test_reading_draws_nothing(folder: Path) -> None:
+    before = torch.get_rng_state()
+    load_checkpoint(folder)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_several_processes_may_share_a_folder(tmp_path: Path) -> None:
 
 def test_another_encoder_is_refused(tmp_path: Path) -> None:
     CachedEncoder(Frozen(), tmp_path).fill(CAPTIONS)
-    with pytest.raises(DataError, match="the cache of another encoder; choose another folder or delete it"):
+    with pytest.raises(DataError, match=r"the cache of another encoder; choose another folder, or delete it$"):
         CachedEncoder(Frozen(seed=1), tmp_path)
 
 
@@ -124,11 +124,13 @@ def test_broken_folders(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content in (whole[:-5], whole[:20], b"", whole.replace(b'\\"', b"??")):
         path.write_bytes(content)
-        with pytest.raises(DataError, match="a broken file of cached text, delete it") as caught:
+        with pytest.raises(DataError, match=r"broken text cache: .*; choose another folder, or delete it$") as caught:
             CachedEncoder(Frozen(), tmp_path)
         assert "\n" not in str(caught.value)
     save_file({"vectors": torch.zeros(1, 3)}, path)
-    with pytest.raises(DataError, match="not a folder of cached text"):
+    with pytest.raises(
+        DataError, match=r"not a text cache of this version \(no format at all, not phrasechain text cache 1\)"
+    ):
         CachedEncoder(Frozen(), tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be used as a cache"):

@@ -1,9 +1,9 @@
 """Models in folders, and the folders of a run.
 
-A checkpoint is a folder with ``model.safetensors``, ``config.json`` (what the network is), ``text.json`` (the text
-encoder with its vocabulary) and, for going on with the training, ``training.safetensors`` and ``state.json``. All that
-is needed to build the model is in it, and nothing in it is code. A run's ``checkpoints.json`` names its best and its
-last one; it is written when they are complete, so that whoever is killed at any moment leaves a whole one behind.
+A checkpoint is a folder with ``model.safetensors``, ``config.json`` (the architecture), ``text.json`` (the text encoder
+and its vocabulary) and, for resuming a run, ``training.safetensors`` and ``state.json``. It holds all that the model is
+built from, and no code. A run's ``checkpoints.json`` names its best and its last checkpoint. It is written once both
+are complete, so a run that is killed at any moment leaves a whole one behind.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from phrasechain import __version__
-from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import read_bounded, reason, sync_folder, write_atomically
+from phrasechain.core.errors import DataError, one_line, unknown_name
+from phrasechain.core.files import read_bounded, sync_folder, write_atomically
+from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
 from phrasechain.model.model import GroundingModel
 from phrasechain.store.reader import FeatureStore
@@ -70,6 +69,7 @@ class ModelInfo:
     step: int = 0
     score: float | None = None  # accuracy on dev
     trained: Mapping[str, Any] | None = None  # all values of the run, to look at
+    kind: str = "phrasechain"  # which builder makes the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +110,45 @@ def save_checkpoint(
     _write_folder(folder, files)
 
 
-def load_checkpoint(path: Path | str) -> Checkpoint:
-    """The model in a checkpoint's folder, or the best one of a run, for inference."""
+#: From what a checkpoint says about itself and its text encoder to a model, whatever its weights.
+Builder = Callable[[ModelInfo, TextEncoder], GroundingModel]
+
+
+def build_model_of(info: ModelInfo, encoder: TextEncoder) -> GroundingModel:
+    """The model of this package."""
+    return GroundingModel(encoder, info.regions.dimension, **asdict(info.model))
+
+
+BUILDERS: Mapping[str, Builder] = {"phrasechain": build_model_of}
+
+
+def load_checkpoint(path: Path | str, builders: Mapping[str, Builder] = BUILDERS) -> Checkpoint:
+    """The model in a checkpoint's folder, or the best one of a run, for inference.
+
+    ``builders`` make the models by their ``kind``, so that other packages can add theirs.
+    """
     folder = find_checkpoint(Path(path))
-    card, text = read_model_info(folder), _read_json(folder / TEXT)
+    info, text = read_model_info(folder), _read_json(folder / TEXT)
+    if info.kind not in builders:
+        raise DataError(f"{folder / CARD}: {unknown_name('kind of model', info.kind, builders)}")
+    file = read_tensors(folder / WEIGHTS, "checkpoint", format=CHECKPOINT_FORMAT)
+    with EmptyParameters():
+        with _naming(folder / TEXT):
+            encoder = build_encoder(str(text.get("encoder")), text.get("settings") or {})
+        with _naming(folder / CARD):
+            model = builders[info.kind](info, encoder)
+    with file_errors(folder / WEIGHTS, "checkpoint"):
+        assign_weights(model, file.tensors, CARD)
+    return Checkpoint(folder, model.eval(), info)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Say which file asks for what cannot be built."""
     try:
-        tensors = read_tensors(folder / WEIGHTS, CHECKPOINT_FORMAT)
-        with torch.device("meta"), _WithoutDraws():
-            _require_fit(_build(card, text, folder), tensors, folder / WEIGHTS)  # before memory is taken for it
-        with _WithoutDraws():
-            model = _build(card, text, folder)
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise DataError(f"{folder / WEIGHTS}: does not fit its {CARD}: {one_line(error)}") from None
-    return Checkpoint(folder, model.eval(), card)
+        yield
+    except (DataError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{file}: {one_line(error)}") from None
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -154,6 +179,7 @@ def read_model_info(folder: Path) -> ModelInfo:
             step=int(found["step"]),
             score=None if found["score"] is None else float(found["score"]),
             trained=found["trained"],
+            kind=str(found.get("kind", "phrasechain")),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
@@ -216,61 +242,13 @@ def step_folder(step: int) -> str:
 
 
 def read_training(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the numbers that a run goes on from."""
-    return read_tensors(folder / TRAINING), _read_json(folder / STATE)
-
-
-def read_tensors(path: Path, format: str | None = None) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, which must be finite."""
-    try:
-        with safe_open(path, "pt") as file:
-            if format is not None and (found := (file.metadata() or {}).get("format")) != format:
-                raise DataError(f"{path}: not of this version ({found!r}, not {format!r})")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-    except SafetensorError as error:
-        raise DataError(f"{path}: broken: {one_line(error)}") from None
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise DataError(f"{path}: broken: {name} is not finite")
-    return tensors
+    """The tensors and the numbers that a run is resumed from."""
+    return read_tensors(folder / TRAINING, "training state").tensors, _read_json(folder / STATE)
 
 
 def _encoder_name(encoder: TextEncoder) -> str:
     kind = type(encoder.encoder) if isinstance(encoder, CachedEncoder) else type(encoder)
     return next(name for name, known in ENCODERS.items() if known is kind)
-
-
-class _WithoutDraws(TorchFunctionMode):
-    """Leaves out the drawing of first weights, which will be replaced: on ``meta`` it would load torch's compiler."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        values = kwargs or {}
-        is_draw = getattr(func, "__module__", "") == "torch.nn.init" or func in (Tensor.normal_, Tensor.uniform_)
-        return (args[0] if args else values["tensor"]) if is_draw else func(*args, **values)
-
-
-def _build(card: ModelInfo, text: Mapping[str, Any], folder: Path) -> GroundingModel:
-    file = folder / TEXT
-    try:
-        encoder = build_encoder(str(text.get("encoder")), text.get("settings") or {})
-        file = folder / CARD
-        return GroundingModel(encoder, card.regions.dimension, **asdict(card.model))
-    except (DataError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{file}: {one_line(error)}") from None
-
-
-def _require_fit(model: GroundingModel, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights with other names or shapes than the model's, one of which is named."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if wanted == found:
-        return
-    name = min(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    raise DataError(
-        f"{path}: does not fit its {CARD}: {name} has shape {found.get(name, 'none')}, not {wanted.get(name, 'none')}"
-    )
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:

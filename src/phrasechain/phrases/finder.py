@@ -25,22 +25,23 @@ from textwrap import shorten
 from typing import Any, NamedTuple, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from phrasechain.chain import ChainCRF, ChainTagger
-from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import reason, write_atomically
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import write_atomically
 from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
+from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.text.base import Captions, longest
 from phrasechain.text.tokens import Span, Token, plain, tokenise
 from phrasechain.text.vectors import WordVectors
 from phrasechain.text.vocabulary import ngram_buckets
 
 FINDER_FORMAT = "phrasechain finder 1"
+_WHAT = "phrase finder"
 CLASSES = (*CATEGORIES, NOT_VISUAL)
 LABELS = ("O", *(f"{mark}-{name}" for name in CLASSES for mark in "BI"))
 _LARGEST = 1 << 26  # bytes of a file of weights; the embedded one has 4 million at most
@@ -248,52 +249,20 @@ class PhraseFinder(nn.Module):
         """Write the weights in float16 with all that is needed to build the finder again, all or nothing."""
         about = {"format": FINDER_FORMAT, "labels": LABELS, "shape": self.shape, "words": self.words}
         tensors = {name: weight.detach().half().contiguous() for name, weight in self.named_parameters()}
-        # One key alone: the library writes several in an order that is left to rng, and the file's hash with it.
+        # One key alone: the library writes several in a random order, and the file's hash would change with it.
         write_atomically(path, save(tensors, {"finder": json.dumps(about, sort_keys=True)}))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what ``save`` wrote, for inference."""
-        try:
-            if path.stat().st_size > _LARGEST:
-                raise DataError(f"more than {_LARGEST:,} bytes, so it is no phrase finder")
-            with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {}).get("finder", "{}"))
-                _require_format(about)
-                tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
-            finder = cls._empty(about["words"], about["shape"])
-            finder._fill(tensors)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}: not a phrase finder, or a broken one: {one_line(error)}") from None
+        file = read_tensors(path, _WHAT, largest=_LARGEST)
+        with file_errors(path, _WHAT):
+            about = json.loads(file.metadata.get("finder", "{}"))
+            _require_format(about)
+            with EmptyParameters():
+                finder = cls(_checked_words(about["words"]), **_checked_sizes(about["shape"]))
+            assign_weights(finder, file.tensors, "shape", parameters_only=True)
         return finder.eval()
-
-    @classmethod
-    def _empty(cls, words: Any, shape: Any) -> Self:
-        """A finder of the shape that a file claims, once that is known to fit into the memory."""
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise DataError("broken phrase finder: its vocabulary is no list of words")
-        if len(set(words)) < len(words):
-            raise DataError("broken phrase finder: a word stands twice in its vocabulary")
-        sizes = {name: shape[name] for name in _MOST}
-        for name, most in _MOST.items():
-            if type(sizes[name]) is not int or not 1 <= sizes[name] <= most:
-                raise DataError(f"broken phrase finder: its {name} must be a number from 1 to {most:,}")
-        with torch.random.fork_rng(devices=[]):  # reading a file is no reason to change what the user draws next
-            return cls(words, **sizes)
-
-    @torch.no_grad()
-    def _fill(self, tensors: dict[str, Tensor]) -> None:
-        weights = dict(self.named_parameters())
-        if tensors.keys() != weights.keys():
-            raise DataError("broken phrase finder: some weights are missing, or there are others")
-        for name, weight in weights.items():
-            if tensors[name].shape != weight.shape or not bool(tensors[name].isfinite().all()):
-                raise DataError(f"broken phrase finder: its {name} has another shape, or is not finite")
-            weight.copy_(tensors[name])
 
 
 def phrases_of(labels: Iterable[int]) -> list[tuple[int, int, str]]:
@@ -343,7 +312,24 @@ def _features(token: str, buckets: int) -> tuple[str, int, tuple[int, ...]]:
     return word, shape, ngram_buckets(word, buckets)
 
 
+def _checked_words(words: Any) -> list[str]:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise DataError(f"broken {_WHAT}: its vocabulary is no list of words")
+    if len(set(words)) < len(words):
+        raise DataError(f"broken {_WHAT}: a word stands twice in its vocabulary")
+    return words
+
+
+def _checked_sizes(shape: Any) -> dict[str, int]:
+    """The sizes that a file claims."""
+    sizes = {name: shape[name] for name in _MOST}
+    for name, most in _MOST.items():
+        if type(sizes[name]) is not int or not 1 <= sizes[name] <= most:
+            raise DataError(f"broken {_WHAT}: its {name} must be a number from 1 to {most:,}")
+    return sizes
+
+
 def _require_format(about: Any) -> None:
     found = shorten(str(about.get("format", "no format at all")), 60)
     if found != FINDER_FORMAT or tuple(about["labels"]) != LABELS:
-        raise DataError(f"not a phrase finder of this version ({found}); it must be {FINDER_FORMAT!r}")
+        raise DataError(f"not a {_WHAT} of this version ({found}, not {FINDER_FORMAT})")

@@ -52,7 +52,7 @@ class Described(NamedTuple):
 
 
 class Layer(nn.Module):
-    """A convolution and its batch norm; :func:`without_norms` makes one of the two."""
+    """A convolution and its batch norm, which :func:`without_norms` folds into the convolution."""
 
     def __init__(self, width: int, out: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -159,6 +159,13 @@ def without_norms(network: RegionNetwork) -> RegionNetwork:
             layer.conv = fuse_conv_bn_eval(layer.conv, layer.norm)
             layer.norm = nn.Identity()
     return network
+
+
+def remove_norms(network: RegionNetwork) -> None:
+    """Make room for weights whose norms are folded away."""
+    for layer in network.modules():
+        if isinstance(layer, Layer):
+            layer.norm = nn.Identity()
 
 
 def shift(offsets: Tensor, boxes: Tensor) -> Tensor:

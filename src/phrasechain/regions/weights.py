@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import reason, write_atomically
-from phrasechain.regions.network import RegionNetwork, without_norms
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import write_atomically
+from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
+from phrasechain.regions.network import RegionNetwork, remove_norms, without_norms
 from phrasechain.store.shard import MAX_DIMENSION
 
 REGIONS_FORMAT = "phrasechain regions 3"
@@ -25,6 +25,7 @@ _LARGEST = 1 << 28  # bytes; the embedded file has 13 million
 _LARGEST_SIDE = 2048  # of the square that photos are squashed to
 _MOST_ANCHORS = 100
 _SIDES = "sides"
+_WHAT = "region network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +55,24 @@ def _with_sorted_header(data: bytes) -> bytes:
 def load_network(path: Path | None = None) -> Loaded:
     """Read a network, by default the embedded one, for inference: float32, channels last."""
     path = EMBEDDED if path is None else path
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise DataError(f"more than {_LARGEST:,} bytes, so it is no region network")
+    file = read_tensors(path, _WHAT, format=REGIONS_FORMAT, largest=_LARGEST)
+    with file_errors(path, _WHAT):
+        with EmptyParameters():
+            network = _empty_network(json.loads(file.metadata["shape"]), file.tensors.pop(_SIDES).clone())
+        assign_weights(network, file.tensors, "shape")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            if about.get("format") != REGIONS_FORMAT:
-                found = about.get("format", "no format at all")
-                raise DataError(f"not a region network of this version ({found}); it must be {REGIONS_FORMAT!r}")
-            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
-        if not all(tensor.isfinite().all() for tensor in tensors.values()):
-            raise DataError("broken weights: some are not finite")
-        network = _empty_network(json.loads(about["shape"]), tensors.pop(_SIDES))
-        network.load_state_dict(tensors)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise DataError(f"{path}: broken weights: {one_line(error)}") from None
     return Loaded(network.eval().to(memory_format=torch.channels_last), digest)  # type: ignore[call-overload]
 
 
 def _empty_network(shape: Any, sides: Tensor) -> RegionNetwork:
-    """A network of the shape that a file claims, once that is known to fit into the memory."""
+    """A network of the shape that a file claims, once its sizes are known to be sensible."""
     dimension, size = shape["dimension"], shape["size"]
     if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
-        raise DataError(f"broken weights: the dimension must be a number from 1 to {MAX_DIMENSION}")
+        raise DataError(f"broken {_WHAT}: the dimension must be a number from 1 to {MAX_DIMENSION}")
     if type(size) is not int or not 32 <= size <= _LARGEST_SIDE or size % 32:
-        raise DataError(f"broken weights: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
+        raise DataError(f"broken {_WHAT}: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
     if sides.ndim != 3 or len(sides) != 2 or sides.shape[2] != 2 or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
-        raise DataError(f"broken weights: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
-    return without_norms(RegionNetwork(dimension, sides, size))
+        raise DataError(f"broken {_WHAT}: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
+    network = RegionNetwork(dimension, sides, size)
+    remove_norms(network)
+    return network

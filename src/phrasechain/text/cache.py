@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.errors import DataError
 from phrasechain.core.files import reason, write_atomically
+from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.text.base import Captions, TextEncoder, longest
 
 CACHE_FORMAT = "phrasechain text cache 1"
+_WHAT, _REMEDY = "text cache", "choose another folder, or delete it"
 FILE_BYTES = 1 << 26  # of vectors, gathered in memory before they are written
 
 
@@ -125,21 +126,11 @@ class CachedEncoder(TextEncoder):
             self._open_file(path)
 
     def _open_file(self, path: Path) -> None:
-        try:
-            with safe_open(path, "pt") as file:
-                about = file.metadata() or {}
-                if about.get("format") != CACHE_FORMAT:
-                    raise DataError(f"{self.folder}: not a folder of cached text: {path.name}; choose another folder")
-                if about["encoder"] != self._identity:
-                    raise DataError(f"{self.folder}: the cache of another encoder; choose another folder or delete it")
-                counts, table = json.loads(about["captions"]), file.get_tensor("vectors")
-            self._add(counts, table)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{path}: a broken file of cached text, delete it: {one_line(error)}") from None
+        file = read_tensors(path, _WHAT, format=CACHE_FORMAT, finite=False, remedy=_REMEDY)
+        with file_errors(path, _WHAT, _REMEDY):
+            if file.metadata["encoder"] != self._identity:
+                raise DataError("the cache of another encoder")
+            self._add(json.loads(file.metadata["captions"]), file.tensors["vectors"])
 
     def _add(self, counts: dict[str, int], table: Tensor) -> None:
         """Note where the captions of a file lie in its table (tokens, D), which stays on the disk until it is used."""

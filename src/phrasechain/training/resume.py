@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.errors import DataError
 from phrasechain.core.files import write_atomically
+from phrasechain.core.tensors import file_errors, read_tensors
 
 CHECKPOINT = "checkpoint.safetensors"
+_WHAT, _REMEDY = "checkpoint", "remove it to begin anew"
 
 
 def save_state(
@@ -33,18 +34,15 @@ def load_state(
 ) -> tuple[int, dict[str, Tensor]]:
     """Take up the state in a folder, or without an optimiser the weights alone; the step, and what else was saved."""
     path = folder / CHECKPOINT
-    try:
-        with safe_open(path, "pt") as file:
-            step = int((file.metadata() or {})["step"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        module.load_state_dict(part_of(tensors, "weights."))
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file; give the folder of a run")
+    file = read_tensors(path, _WHAT, finite=False, remedy=_REMEDY)
+    with file_errors(path, _WHAT, _REMEDY):
+        step = int(file.metadata["step"])
+        module.load_state_dict(part_of(file.tensors, "weights."))
         if optimizer is not None:
-            _load_moments(optimizer, part_of(tensors, "optimizer."))
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file; give the folder of a run") from None
-    except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
-        raise DataError(f"{path}: broken checkpoint: {one_line(error)}; remove it to begin anew") from None
-    return step, part_of(tensors, "more.")
+            _load_moments(optimizer, part_of(file.tensors, "optimizer."))
+    return step, part_of(file.tensors, "more.")
 
 
 def _load_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

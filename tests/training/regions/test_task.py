@@ -267,7 +267,7 @@ def test_a_run_that_goes_on_and_is_stopped_ends_as_if_it_had_not_been(
 
 def test_a_network_that_is_none_is_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no network")
-    with pytest.raises(DataError, match=r"x\.safetensors: broken weights") as caught:
+    with pytest.raises(DataError, match=r"x\.safetensors: broken region network") as caught:
         train_regions(data, tmp_path / "run", tmp_path / "x.safetensors", FURTHER)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

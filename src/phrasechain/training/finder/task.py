@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.errors import DataError
 from phrasechain.core.files import write_atomically
 from phrasechain.core.progress import progress_bar, track
 from phrasechain.core.schema import NOT_VISUAL, Caption
+from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.sentences import read_sentences
 from phrasechain.phrases.finder import PhraseFinder, phrases_of
@@ -159,12 +159,11 @@ class _Run:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return
-        try:
-            with safe_open(path, "pt") as file:
-                self.step = int((file.metadata() or {})["step"])
-                self._take({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
-        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-            raise DataError(f"{path}: broken checkpoint: {one_line(error)}; remove it to begin anew") from None
+        what, remedy = "checkpoint", "remove it to begin anew"
+        file = read_tensors(path, what, finite=False, remedy=remedy)
+        with file_errors(path, what, remedy):
+            self.step = int(file.metadata["step"])
+            self._take(file.tensors)
 
     @torch.no_grad()
     def _take(self, tensors: Mapping[str, Tensor]) -> None:

@@ -24,6 +24,7 @@ from phrasechain.core.files import reason
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.progress import progress_bar
 from phrasechain.core.schema import Example
+from phrasechain.core.tensors import read_tensors
 from phrasechain.evaluation.predict import count_right
 from phrasechain.model.batch import BY, make_groups
 from phrasechain.model.build import build_model
@@ -33,7 +34,6 @@ from phrasechain.model.checkpoint import (
     ModelInfo,
     RunState,
     read_run_state,
-    read_tensors,
     read_training,
     remove_leftovers,
     save_checkpoint,
@@ -145,7 +145,7 @@ class _Run:
         tensors, state = read_training(last)
         try:
             self.best, self.stale = state["best"], int(state["stale"])
-            self.learner.go_on(int(state["step"]), read_tensors(last / WEIGHTS), tensors)
+            self.learner.go_on(int(state["step"]), read_tensors(last / WEIGHTS, "checkpoint").tensors, tensors)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"{last}: broken checkpoint: {one_line(error)}; remove the run to begin anew") from None
 
