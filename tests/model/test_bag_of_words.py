@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from phrasechain.model.bag_of_words import WordBag
+from phrasechain.model.bag_of_words import BagOfWords
 
 TOKENS = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
 SPANS = torch.tensor([[0, 2], [4, 5], [1, 4]])
@@ -11,7 +11,7 @@ CAPTIONS = torch.tensor([0, 1, 1])
 
 
 def test_words_count_by_their_attention_within_the_phrase() -> None:
-    bag = WordBag(3)
+    bag = BagOfWords(3)
     torch.nn.init.normal_(bag.attention.weight, generator=torch.Generator().manual_seed(1))
     weight = bag.attention.weight[0].detach().double().numpy()
     found = bag(TOKENS, SPANS, CAPTIONS).detach().numpy()
@@ -22,12 +22,12 @@ def test_words_count_by_their_attention_within_the_phrase() -> None:
 
 
 def test_at_first_all_words_count_the_same() -> None:
-    found = WordBag(3)(TOKENS, SPANS, CAPTIONS)
+    found = BagOfWords(3)(TOKENS, SPANS, CAPTIONS)
     torch.testing.assert_close(found[2], TOKENS[1, 1:4].mean(0))
 
 
 def test_neither_order_nor_neighbours_matter() -> None:
-    bag = WordBag(3)
+    bag = BagOfWords(3)
     torch.nn.init.normal_(bag.attention.weight)
     other = TOKENS.clone()
     other[1, [1, 2, 3]] = TOKENS[1, [3, 1, 2]]

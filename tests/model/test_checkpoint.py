@@ -114,6 +114,8 @@ def test_values_that_are_broken(folder: Path) -> None:
         ({"regions": None}, r"config\.json: broken"),
         ({"step": "x"}, r"config\.json: broken"),
         ({"model": None}, "outside a section"),
+        ({"model": card["model"] | {"objectness": True}}, r"config\.json: model\.objectness=True was removed"),
+        ({"model": card["model"] | {"normalise": "l2"}}, r"config\.json: no normalisation of .* named 'l2'"),
         ({"model": card["model"] | {"context": "R"}}, r"config\.json: no context named 'R'"),
     ):
         edit(folder / "config.json", **values)
@@ -157,6 +159,13 @@ def test_builders_are_given_by_kind(folder: Path) -> None:
     found = load_checkpoint(folder, {"theirs": build})
     assert asked == [("theirs", 3)]
     assert found.card.kind == "theirs"
+
+
+def test_names_of_earlier_versions(folder: Path) -> None:
+    values = json.loads((folder / "config.json").read_text())["model"]
+    old = {"bag": values.pop("bag_of_words"), "members": values.pop("ensemble"), "objectness": False}
+    edit(folder / "config.json", model=values | old)
+    assert load_checkpoint(folder).card == CARD
 
 
 def test_reading_draws_nothing(folder: Path) -> None:

@@ -58,22 +58,22 @@ def test_a_batch_of_images_that_share_nothing_else() -> None:
     assert torch.equal(first.transitions, second.transitions)
 
 
-def test_a_second_opinion_is_added_to_the_emissions_alone() -> None:
+def test_the_bag_of_words_is_added_to_the_emissions_alone() -> None:
     batch = tiny_batch(1)
-    model = make_model(bag=0.3)
-    chain, bag = model.opinions(batch)
+    model = make_model(bag_of_words=0.3)
+    chain, bag = model.member_scores(batch)
     assert (bag.offsets, bag.transitions) == (None, None)
     both = model(batch)
     torch.testing.assert_close(both.emissions, chain.emissions + 0.3 * bag.emissions)
     assert torch.equal(both.offsets, chain.offsets)
     assert torch.equal(both.transitions, chain.transitions)
-    assert len(make_model().opinions(batch)) == 1
+    assert len(make_model().member_scores(batch)) == 1
 
 
-def test_members_are_averaged_and_share_words_alone() -> None:
+def test_an_ensemble_is_averaged_and_shares_words_alone() -> None:
     batch, targets = tiny_example(1)
-    model = make_model(bag=0.3, members=3)
-    *members, bag = model.opinions(batch)
+    model = make_model(bag_of_words=0.3, ensemble=3)
+    *members, bag = model.member_scores(batch)
     assert len(members) == 3
     assert not torch.equal(members[0].emissions, members[1].emissions)
     both = model(batch)
@@ -89,9 +89,9 @@ def test_members_are_averaged_and_share_words_alone() -> None:
     assert all(name.startswith(("text.encoder.", "others.1.")) for name in learns)
 
 
-def test_all_members_learn_boxes() -> None:
+def test_every_member_of_an_ensemble_learns_boxes() -> None:
     batch, targets = tiny_example(1)
-    first, second = make_model(members=2).opinions(batch)
+    first, second = make_model(ensemble=2).member_scores(batch)
     alone = [terms_of(each, batch, targets) for each in (first, second)]
     both = terms_of([first, second], batch, targets)
     torch.testing.assert_close(both.boxes, alone[0].boxes + alone[1].boxes)
@@ -99,10 +99,10 @@ def test_all_members_learn_boxes() -> None:
     assert int(both.pairs) == int(alone[0].pairs)
 
 
-def test_each_opinion_learns_from_its_own_loss() -> None:
+def test_the_bag_of_words_learns_from_its_own_loss() -> None:
     batch, targets = tiny_example(1)
-    model = make_model(bag=0.3)
-    _, bag = model.opinions(batch)
+    model = make_model(bag_of_words=0.3)
+    _, bag = model.member_scores(batch)
     terms_of(bag, batch, targets).grounding.backward()  # type: ignore[no-untyped-call]
     learns = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert {"bag.ask.weight", "bag.words.attention.weight"} <= learns
@@ -149,7 +149,7 @@ def test_xavier_is_within_its_bounds_and_default_is_torchs() -> None:
 def test_every_weight_has_a_gradient_even_where_no_phrase_has_a_neighbour(transition: str) -> None:
     batch, targets = tiny_example(3, most_phrases=1)
     model = make_model(transition=transition)
-    terms = training_loss(model.opinions, batch, targets)
+    terms = training_loss(model.member_scores, batch, targets)
     (terms.grounding + terms.boxes).backward()
     absent = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert [name for name in absent if not name.startswith("text.encoder")] == []
@@ -161,7 +161,7 @@ def test_a_few_steps_learn_a_few_captions(values: dict[str, Any]) -> None:
     model = make_model(lstm=16, rank=24, joint=24, dropout=0.1, **values)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):
-        terms = training_loss(model.opinions, batch, targets)
+        terms = training_loss(model.member_scores, batch, targets)
         loss = terms.grounding / terms.count + terms.boxes / terms.pairs
         optimizer.zero_grad()
         loss.backward()

@@ -14,12 +14,10 @@ from phrasechain.model.batch import Batch
 from phrasechain.model.scores import RegionInput
 from phrasechain.model.transitions import (
     TRANSITIONS,
+    Edges,
     GeometricTransition,
-    Links,
     PaperTransition,
-    gated_shapes,
     pair_features_xyxy,
-    relu_pairs,
 )
 from tiny_batches import tiny_batch
 
@@ -39,8 +37,8 @@ def inputs(batch: Batch, context: int) -> tuple[Tensor, Tensor, Tensor | None]:
     return RegionInput(4)(batch).double(), phrases, hints
 
 
-def links_of(batch: Batch) -> list[tuple[int, int, int, int]]:
-    """Caption, step, image and place of the left phrase of every link, by loops."""
+def edges_of(batch: Batch) -> list[tuple[int, int, int, int]]:
+    """Caption, step, image and place of the left phrase of every edge, by loops."""
     found, place = [], 0
     for caption, length in enumerate(batch.lengths.tolist()):
         found += [(caption, step, int(batch.caption_image[caption]), place + step) for step in range(length - 1)]
@@ -60,15 +58,15 @@ def two_layers(module: PaperTransition, first: Tensor, second: Tensor, hint: Ten
     return (module.out.weight @ hidden.clamp(min=0) + module.out.bias)[0]
 
 
-def test_links_are_the_neighbouring_phrases(batch: Batch) -> None:
-    links = Links.of(batch)
-    found = zip(links.caption.tolist(), links.step.tolist(), links.image.tolist(), links.left.tolist(), strict=True)
-    assert list(found) == links_of(batch)
-    assert len(links.left) == len(batch.spans) - len(batch.lengths)
-    rows = torch.arange(1.0, len(links.left) + 1)
-    chains = links.to_chains(rows, batch)
+def test_edges_are_the_neighbouring_phrases(batch: Batch) -> None:
+    edges = Edges.of(batch)
+    found = zip(edges.caption.tolist(), edges.step.tolist(), edges.image.tolist(), edges.left.tolist(), strict=True)
+    assert list(found) == edges_of(batch)
+    assert len(edges.left) == len(batch.spans) - len(batch.lengths)
+    rows = torch.arange(1.0, len(edges.left) + 1)
+    chains = edges.to_chains(rows, batch)
     assert chains.shape == (5, batch.steps - 1)
-    assert [chains[caption, step].item() for caption, step, _, _ in links_of(batch)] == rows.tolist()
+    assert [chains[caption, step].item() for caption, step, _, _ in edges_of(batch)] == rows.tolist()
     assert (chains != 0).sum() == len(rows)
 
 
@@ -80,7 +78,7 @@ def test_the_papers_transition_is_its_network_on_the_concatenation(batch: Batch,
     found = module(regions, phrases, hints, batch)
     K = batch.region_mask.shape[1]
     assert found.shape == (5, batch.steps - 1 if context else 1, K, K)
-    for caption, step, image, _ in links_of(batch):
+    for caption, step, image, _ in edges_of(batch):
         rows, scores = region_vectors(batch, image), found[caption, step if context else 0]
         hint = None if hints is None else hints[caption, step]
         for k, first in enumerate(rows):
@@ -97,7 +95,7 @@ def test_the_geometric_transition_adds_gated_shapes_and_contents(batch: Batch) -
     assert torch.equal(before, module.paper(regions, phrases, hints, batch))  # what training sets out from
     nn.init.constant_(module.strength, 0.7)
     found = module(regions, phrases, hints, batch)
-    for caption, step, image, left in links_of(batch):
+    for caption, step, image, left in edges_of(batch):
         gates = module.gates(torch.cat([phrases[left], phrases[left + 1], hints[caption, step]]))
         rows = region_vectors(batch, image)
         shapes = pair_features_xyxy(batch.boxes, batch.sizes)[image].double()
@@ -111,46 +109,13 @@ def test_the_geometric_transition_adds_gated_shapes_and_contents(batch: Batch) -
 
 @pytest.mark.parametrize("context", [0, 3])
 @pytest.mark.parametrize("name", TRANSITIONS)
-def test_a_batch_of_single_phrases_has_no_links_but_gradients(name: str, context: int) -> None:
+def test_a_batch_of_single_phrases_has_no_edges_but_gradients(name: str, context: int) -> None:
     batch = tiny_batch(3, most_phrases=1)
     assert batch.steps == 1
     module = TRANSITIONS[name](9, TEXT, context).double()
     found = module(*inputs(batch, context), batch)
     found.sum().backward()
     assert all(each.grad is not None for each in module.parameters())
-
-
-@pytest.mark.parametrize("chunk", [1, 40, 1 << 18])
-def test_relu_pairs_is_the_sum_of_its_hidden_units(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "_CHUNK", chunk)
-    torch.manual_seed(0)
-    before, after, weight = torch.randn(3, 5, 4).double(), torch.randn(3, 5, 4).double(), torch.randn(4).double()
-    units = torch.relu(before[:, :, None] + after[:, None])  # (L, K, K, h)
-    torch.testing.assert_close(relu_pairs(before, after, weight), units @ weight)
-    assert torch.autograd.gradcheck(relu_pairs, tuple(each.requires_grad_() for each in (before, after, weight)))
-
-
-def test_the_gradient_of_gated_shapes() -> None:
-    torch.manual_seed(0)
-    image = torch.tensor([2, 0, 2, 0])  # the second has none
-    shapes = [torch.randn(*shape).double() for shape in ((4, 3), (3, 5), (3,))]
-    features = torch.randn(3, 2, 2, 5).double()
-    found = gated_shapes(*shapes, features, image)
-    units = torch.relu(features @ shapes[1].T + shapes[2])  # (I, K, K, m)
-    torch.testing.assert_close(found, torch.einsum("lm,lkjm->lkj", shapes[0], units[image]))
-    leaves = tuple(each.requires_grad_() for each in shapes)
-    assert torch.autograd.gradcheck(lambda *each: gated_shapes(*each, features, image), leaves)
-
-
-def test_autocast_leaves_the_sums_of_hidden_units_in_float32() -> None:
-    torch.manual_seed(0)
-    before, after, weight = torch.randn(3, 5, 4), torch.randn(3, 5, 4), torch.randn(4)
-    gates, features, image = torch.randn(4, 3), torch.randn(3, 2, 2, 5), torch.tensor([2, 0, 2, 0])
-    shapes = gates, torch.randn(3, 5), torch.randn(3)
-    expected = relu_pairs(before, after, weight), gated_shapes(*shapes, features, image)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(relu_pairs(before, after, weight), expected[0])
-        assert torch.equal(gated_shapes(*shapes, features, image), expected[1])
 
 
 class Largest(TorchDispatchMode):

@@ -174,7 +174,7 @@ def test_lines_of_a_dataset_that_cannot_be_used_are_listed_and_the_rest_goes_on(
     [
         (["{photos}/empty"], "no photos there"),
         (["{photos}/none.jpg"], "no such file or folder"),
-        (["{photos}", "--weights", "{photos}/00.png"], "broken weights"),
+        (["{photos}", "--weights", "{photos}/00.png"], "broken region network"),
         (["{photos}", "--weights", "{photos}/none"], "cannot be read: No such file"),
         (["{photos}", "--shard", "4/3"], "a shard is i/n"),
         (["{photos}", "--runtime", "tensorrt"], "no runtime named 'tensorrt'; there are: torch, onnx"),

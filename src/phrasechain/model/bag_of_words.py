@@ -1,4 +1,4 @@
-"""A phrase as a bag of words: one vector of its words, whatever their order and whatever stands around them."""
+"""A phrase as a bag of words: a weighted mean of its word vectors, without order or context."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 
-class WordBag(nn.Module):
+class BagOfWords(nn.Module):
     """Σ_l a_l e_l over the tokens l of a phrase, with a = softmax over them of w·e_l: "dog" counts more than "the".
 
-    w begins at 0: at first all words count the same.
+    w starts at 0, with equal weights.
     """
 
     def __init__(self, dimension: int) -> None:

@@ -17,6 +17,9 @@ from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.files import read_bounded
 
 _FILE_LIMIT = 1 << 20
+#: Keys of earlier versions, and those that are gone with the value that asked for nothing.
+_ALIASES = {"model.bag": "model.bag_of_words", "model.members": "model.ensemble"}
+_REMOVED = {"model.objectness": False}
 
 
 def _number(default: Any, least: float, most: float | None = None) -> Any:
@@ -73,10 +76,9 @@ class Model:
     dropout: float = _number(0.2, 0, 0.99)
     packed: bool = True  # False: the LSTM runs over padding
     init: str = "xavier"  # or default, that of PyTorch
-    normalise: str = "none"  # of region features: none, l2 or standardise
-    objectness: bool = False  # whether how sure the detector is of a region is one of its features
-    bag: float = _number(0.0, 0)  # how much the opinion of a phrase's words without their order counts; 0: none
-    members: int = _number(1, 1, 64)  # networks that share word vectors and whose scores are averaged
+    normalise: str = "none"  # of region features: none or standardise
+    bag_of_words: float = _number(0.0, 0)  # weight of the scores of a phrase's words without their order; 0: none
+    ensemble: int = _number(1, 1, 64)  # networks that share word vectors and whose scores are averaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ def with_settings(config: Config, settings: Iterable[str]) -> Config:
     """The config with ``section.key=value`` texts applied, each parsed as its key's type."""
     for setting in settings:
         name, equals, text = setting.partition("=")
+        name = _ALIASES.get(name.strip(), name)
         if not equals:
             raise DataError(f"--set takes section.key=value, such as train.rate=1e-3, not {setting!r}")
         kind = _kind(config, name.strip(), "--set")
@@ -244,6 +247,11 @@ def with_settings(config: Config, settings: Iterable[str]) -> Config:
 def with_values(config: Config, values: Values, where: str = "") -> Config:
     """The config with other values, by their dotted names; ``where`` they come from is for messages."""
     for name, value in values.items():
+        if name in _REMOVED:
+            if value == _REMOVED[name]:
+                continue
+            raise DataError(f"{where}: {name}={value} was removed from phrasechain; only {_REMOVED[name]} is left")
+        name = _ALIASES.get(name, name)
         kind = _kind(config, name, where)
         section, key = name.split(".")
         changed = replace(getattr(config, section), **{key: _checked(value, kind, name, where)})
@@ -261,7 +269,8 @@ def model_from_dict(values: object, where: str) -> Model:
     """The section ``model`` out of plain values, all of which must be there: another version's are refused."""
     flat = _flat({"model": values}, where)
     config = with_values(Config(), flat, where)
-    if absent := [part.name for part in fields(Model) if f"model.{part.name}" not in flat]:
+    found = {_ALIASES.get(name, name) for name in flat}
+    if absent := [part.name for part in fields(Model) if f"model.{part.name}" not in found]:
         raise DataError(f"{where}: has no model.{', model.'.join(absent)}: written by another version of phrasechain")
     return config.model
 

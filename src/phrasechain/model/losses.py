@@ -55,7 +55,7 @@ def training_loss(
     """Score the phrases that are trained, and take the loss of the scores.
 
     Args:
-        member_scores: from a batch to the scores that learn, such as ``GroundingModel.opinions``: the model's own
+        member_scores: from a batch to the scores that learn, such as ``GroundingModel.member_scores``: the model's own
             first, then those of its members. Each learns from the same targets as if it were alone.
         kind: of targets: ``soft``, ``hard``, or ``refined``, see ``TARGETS``.
         unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``trained_phrases``.

@@ -1,7 +1,7 @@
-"""A bidirectional LSTM over captions of different lengths, each read to its own end: what torch's gives when packed.
+"""A bidirectional LSTM over packed captions, as ``nn.LSTM`` computes it.
 
-On CPUs it is computed here, since torch works out the weights' gradients step by step; all steps at once take a fifth
-less time. Elsewhere torch's own runs.
+On a CPU it is computed here: ``nn.LSTM`` adds up the weights' gradients step by step, and one product for all steps
+takes a fifth less time (a training step of the paper's size 6 % less). Other devices run ``nn.LSTM``.
 
 Axes: B captions, L tokens, D features, H states of one direction; N tokens of all captions as they are read: the first
 tokens of all captions, the longest caption first, then all second tokens, and so on.
@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from phrasechain.model.fused import runs_on_cpu
+
 
 def read_both_ways(lstm: nn.LSTM, tokens: Tensor, counts: Sequence[int]) -> Tensor:
     """The states of one bidirectional layer, [forward ; backward]: (B, L, D) to (B, L + 1, 2 H), zeros past the end.
 
     ``counts`` are the captions' tokens, each at least 1.
     """
-    if tokens.device.type != "cpu":
+    if not runs_on_cpu(tokens):
         return _packed(lstm, tokens, counts)
     B, L, _ = tokens.shape
     running, caption, ahead, back = _reading_order(counts)

@@ -1,4 +1,4 @@
-"""The grounding model: a caption's phrases and an image's regions in, scores of the chain out."""
+"""The grounding model: from the phrases of captions and the regions of images to the scores of the chain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.phrase_encoder import PhraseEncoder
-from phrasechain.model.scores import BagScores, PairScores, RegionInput, Scores
+from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
 from phrasechain.model.transitions import TRANSITIONS
 from phrasechain.text.base import TextEncoder
 
@@ -19,15 +19,15 @@ INITS = ("xavier", "default")
 
 
 class GroundingModel(nn.Module):
-    """Emissions and offsets of every phrase and region, and for a chain the transitions between neighbouring phrases.
+    """Emissions and offsets of every phrase and region and, for a chain, transitions between neighbouring phrases.
 
     Args:
-        encoder: a text encoder, token embeddings of captions: one of ``text.encoders.ENCODERS``, built.
-        region_dimension: D of the store's features, without the five spatial numbers.
+        encoder: a text encoder, built from ``text.encoders.ENCODERS``.
+        region_dimension: D of the store's features, without the five spatial ones.
         lstm: hidden units of each direction; phrase vectors have twice as many.
         rank, joint: sizes of the low-rank bilinear pooling.
-        activation: after it, ``relu`` or ``none``.
-        chain: whether neighbouring phrases are linked; without, each phrase is grounded by itself (HL and SL).
+        activation: after the pooling, ``relu`` or ``none``.
+        chain: whether there are transitions; without, each phrase is grounded by itself (HL and SL).
         transition: a name of ``TRANSITIONS``.
         context: what transitions see of the caption: ``none``, ``M``, ``M+LR`` or ``M+LR+G``.
         transition_hidden: hidden units of the transition.
@@ -36,10 +36,9 @@ class GroundingModel(nn.Module):
         packed: whether the LSTM stops at each caption's end, or runs over the padding as the authors' code does.
         init: ``xavier`` or torch's ``default``; the text encoder keeps its own.
         normalise: of the region features, see ``RegionInput``.
-        objectness: whether a region's vector tells how sure its detector is.
-        bag: how much a further opinion counts, that of the phrase's words without their order; 0: there is none.
-        members: networks that read captions and score regions each for itself, on the same word vectors; what they say
-            is averaged.
+        bag_of_words: weight of the emissions of a bag-of-words scorer, which are added; 0: there is none.
+        ensemble: networks on the same word vectors, each with its own LSTM, pooling and transition, whose scores are
+            averaged.
     """
 
     def __init__(
@@ -60,16 +59,15 @@ class GroundingModel(nn.Module):
         packed: bool = True,
         init: str = "xavier",
         normalise: str = "none",
-        objectness: bool = False,
-        bag: float = 0.0,
-        members: int = 1,
+        bag_of_words: float = 0.0,
+        ensemble: int = 1,
     ) -> None:
         super().__init__()
         if transition not in TRANSITIONS:
             raise DataError(unknown_name("transition", transition, TRANSITIONS))
         if init not in INITS:
             raise DataError(unknown_name("initialisation", init, INITS))
-        self.region_input = RegionInput(region_dimension, normalise, objectness)
+        self.region_input = RegionInput(region_dimension, normalise)
         self.text = PhraseEncoder(encoder, lstm, context=context if chain else "none", dropout=dropout, packed=packed)
         d, regions = self.text.dimension, self.region_input.dimension
         kind = TRANSITIONS[transition]
@@ -84,38 +82,39 @@ class GroundingModel(nn.Module):
             return kind(regions, d, self.text.context_dimension, transition_hidden) if chain else None
 
         self.pairs, self.transition = make_pairs(), make_transition()
-        self.bag_weight = bag
-        self.bag = BagScores(encoder.dimension, regions) if bag else None
+        self.bag_weight = bag_of_words
+        self.bag = BagOfWordsScores(encoder.dimension, regions) if bag_of_words else None
         self.others = nn.ModuleList(
-            Member(self.text.make_lstm(), make_pairs(), make_transition()) for _ in range(members - 1)
+            Member(self.text.make_lstm(), make_pairs(), make_transition()) for _ in range(ensemble - 1)
         )
         if init == "xavier":
             for part in (self.text.lstm, self.pairs, self.transition, self.bag and self.bag.ask, self.others):
                 xavier_(part)
 
     def forward(self, batch: Batch) -> Scores:
-        """The scores of a batch: the average of its members', and the bag's in its proportion."""
-        opinions = self.opinions(batch)
-        scores = average(opinions[: 1 + len(self.others)])
-        for bag in opinions[1 + len(self.others) :]:
-            scores = replace(scores, emissions=scores.emissions + self.bag_weight * bag.emissions)
-        return scores
+        """The scores of a batch: the mean of the ensemble's, plus the weighted emissions of the bag of words."""
+        ensemble = self.member_scores(batch)
+        bag = ensemble.pop() if self.bag is not None else None
+        scores = average(ensemble)
+        if bag is None:
+            return scores
+        return replace(scores, emissions=scores.emissions + self.bag_weight * bag.emissions)
 
-    def opinions(self, batch: Batch) -> list[Scores]:
-        """The scores that learn each by itself: those of each member, then those of the phrases' words alone."""
-        regions = self.region_input(batch)  # (N, D + 5), or 6 with objectness
+    def member_scores(self, batch: Batch) -> list[Scores]:
+        """The scores that have a loss each: those of the ensemble's members, then those of the bag of words."""
+        regions = self.region_input(batch)  # (N, D + 5)
         vectors = self.text.encoder(batch.tokens)  # (B, L, e)
-        opinions, tokens = [], vectors
+        found, tokens = [], vectors
         for lstm, pairs, transition in self._members():
             states = self.text.states(vectors, batch.tokens, lstm)
             phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
             emissions, offsets = pairs(phrases, regions, batch)
-            links = None if transition is None else transition(regions, phrases, context, batch)
-            opinions.append(Scores(emissions, offsets, links))
+            transitions = None if transition is None else transition(regions, phrases, context, batch)
+            found.append(Scores(emissions, offsets, transitions))
             tokens = states.tokens
         if self.bag is not None:
-            opinions.append(Scores(self.bag(tokens, regions, batch), None, None))
-        return opinions
+            found.append(Scores(self.bag(tokens, regions, batch), None, None))
+        return found
 
     def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None]]:
         yield self.text.lstm, self.pairs, self.transition
@@ -125,30 +124,30 @@ class GroundingModel(nn.Module):
 
 
 class Member(nn.Module):
-    """What one more network of a model has for itself."""
+    """What one more member of the ensemble has for itself."""
 
     def __init__(self, lstm: nn.LSTM, pairs: PairScores, transition: nn.Module | None) -> None:
         super().__init__()
         self.lstm, self.pairs, self.transition = lstm, pairs, transition
 
 
-def average(opinions: Sequence[Scores]) -> Scores:
-    """The mean of all scores; members have the same parts."""
+def average(members: Sequence[Scores]) -> Scores:
+    """The mean of the scores of an ensemble, whose members all have the same parts."""
 
     def mean(*parts: Tensor | None) -> Tensor | None:
         return None if parts[0] is None else torch.stack(parts).mean(0)  # type: ignore[arg-type]
 
-    if len(opinions) == 1:
-        return opinions[0]
+    if len(members) == 1:
+        return members[0]
     emissions, *others = (
-        mean(*(getattr(each, name) for each in opinions)) for name in ("emissions", "offsets", "transitions")
+        mean(*(getattr(each, name) for each in members)) for name in ("emissions", "offsets", "transitions")
     )
     assert emissions is not None
     return Scores(emissions, *others)
 
 
 def xavier_(part: nn.Module | None) -> None:
-    """Weights uniform in ±√(6 / (inputs + outputs)), each gate of an LSTM by itself; biases 0."""
+    """Xavier's uniform initialisation, ±√(6 / (inputs + outputs)), of each gate of an LSTM by itself; biases 0."""
     for name, values in part.named_parameters() if part is not None else ():
         if values.dim() < 2:
             nn.init.zeros_(values)

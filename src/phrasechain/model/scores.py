@@ -1,11 +1,11 @@
-"""What a phrase and a region have to say to each other: the emission and the four offsets of every pair.
+"""Emissions and box offsets of every pair of a phrase and a region.
 
 Low-rank bilinear pooling fuses a phrase vector p with a region vector r,
 
     f = act(Pᵀ(Uᵀp ∘ Vᵀr) + b),        emission = w·f + w₀,        offsets = W f + b',
 
-where r is the region's stored features with five numbers of its place in the image and, if so wanted, one of how sure
-its detector is. Vᵀr is computed once per image, and nothing is computed for the padding of images with fewer regions.
+where r is the region's stored features and its five spatial features. Vᵀr is computed once per image, and nothing is
+computed for the padding of images with fewer regions.
 
 Axes: I images, K regions, D features, P phrases, N regions of all images, M pairs of all phrases, R rank, J joint.
 """
@@ -14,24 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, normalize
+from torch.nn.functional import linear
 
 from phrasechain.core.errors import DataError, unknown_name
-from phrasechain.model.bag_of_words import WordBag
+from phrasechain.model.bag_of_words import BagOfWords
 from phrasechain.model.batch import Batch
+from phrasechain.model.fused import pair_product, relu_dropout
 
-SPATIAL = 5  # numbers of a region's place
-_SURE = 1e-4  # a detector is never surer than by this
-NORMALISATIONS = ("none", "l2", "standardise")
+SPATIAL = 5  # spatial features of a region
+NORMALISATIONS = ("none", "standardise")
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model says about a batch; what stands at regions that an image does not have means nothing."""
+    """Scores of a batch; they mean nothing at regions that an image does not have."""
 
     emissions: Tensor  # (P, K)
     offsets: Tensor | None  # (P, K, 4), None without box regression
@@ -39,32 +38,28 @@ class Scores:
 
 
 class RegionInput(nn.Module):
-    """The vector of a region: its stored features, scaled as ``normalise`` says, and its place in the image.
+    """The vector of a region: its stored features, normalised, and its five spatial features.
 
-    With ``objectness`` half the logit of the detector's score comes between the two.
-
-    - ``none``: as stored.
-    - ``l2``: divided by their Euclidean norm.
-    - ``standardise``: each feature less its mean over its standard deviation, which :meth:`fit` finds; they are buffers
+    - ``none``: features as stored.
+    - ``standardise``: (x − mean) / standard deviation of each feature, which :meth:`fit` estimates; they are buffers
       and go with the weights.
     """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, features: int, normalise: str = "none", objectness: bool = False) -> None:
+    def __init__(self, features: int, normalise: str = "none") -> None:
         super().__init__()
         if normalise not in NORMALISATIONS:
             raise DataError(unknown_name("normalisation of region features", normalise, NORMALISATIONS))
         self.normalise = normalise
-        self.features, self.objectness = features, objectness
-        self.dimension = features + objectness + SPATIAL
+        self.features, self.dimension = features, features + SPATIAL
         if normalise == "standardise":
             self.register_buffer("mean", torch.zeros(features))
             self.register_buffer("deviation", torch.ones(features))
 
     def fit(self, features: Iterable[Tensor]) -> None:
-        """Find mean and deviation over tensors (..., D); does nothing for the other normalisations."""
+        """Estimate mean and deviation from tensors (..., D); does nothing without standardisation."""
         if self.normalise != "standardise":
             return
         count, total = 0, torch.zeros_like(self.mean, dtype=torch.float64)
@@ -79,18 +74,14 @@ class RegionInput(nn.Module):
         self.deviation.copy_((squares / count - mean.square()).clamp(min=1e-12).sqrt())
 
     def forward(self, batch: Batch) -> Tensor:
-        """The rows of all regions that there are, image by image: (N, D + 5) float32, or (N, D + 6)."""
+        """The rows of all regions, image by image, without padding: (N, D + 5) float32."""
         rows = batch.spatial.new_empty(*batch.region_mask.shape, self.dimension)  # (I, K, D + 5)
         rows[..., : self.features] = self.scale(batch.features)
-        if self.objectness:
-            rows[..., self.features] = batch.objectness.logit(_SURE) / 2
         rows[..., -SPATIAL:] = batch.spatial
         return rows.flatten(0, 1) if bool(batch.region_mask.all()) else rows[batch.region_mask]
 
     def scale(self, features: Tensor) -> Tensor:
-        """The features (..., D) as ``normalise`` has them."""
-        if self.normalise == "l2":
-            return normalize(features.float(), dim=-1)
+        """The features (..., D), normalised."""
         if self.normalise == "standardise":
             return (features - self.mean) / self.deviation
         return features
@@ -122,25 +113,28 @@ class PairScores(nn.Module):
 
     def forward(self, phrases: Tensor, regions: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Phrases (P, d) and regions (N, D) give emissions (P, K) and offsets (P, K, 4) or ``None``."""
-        fused = self.p(pair_product(self.u(phrases), self.v(regions), batch))  # (M, J)
+        counts = batch.region_mask.sum(1)  # (I,)
+        starts, image = counts.cumsum(0) - counts, batch.phrase_image
+        product = pair_product(self.u(phrases), self.v(regions), starts[image], counts[image])  # (M, R)
+        fused = self.p(product)  # (M, J)
         kept, weight = None, self.heads.weight
         if self.training and self.dropout:
             kept = random_mask(fused.shape, 1 - self.dropout, fused.device)
-            weight = weight / (1 - self.dropout)  # what is left is scaled up here, where it costs nothing
+            weight = weight / (1 - self.dropout)  # the scale of dropout, where it costs nothing
         scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, 5)
         scores = spread(widen(scores), batch.region_mask[batch.phrase_image])  # (P, K, 5)
         return scores[..., 0], scores[..., 1:] if scores.shape[-1] > 1 else None
 
 
-class BagScores(nn.Module):
+class BagOfWordsScores(nn.Module):
     """Emissions of every pair by the phrase's words alone: (A e + a)·r, with e the phrase as a bag of words.
 
-    It knows less than :class:`PairScores` and learns less by heart, so that the two together are right more often.
+    It sees less than :class:`PairScores` and overfits less; their sum is right more often than either.
     """
 
     def __init__(self, word_dimension: int, region_dimension: int) -> None:
         super().__init__()
-        self.words = WordBag(word_dimension)
+        self.words = BagOfWords(word_dimension)
         self.ask = nn.Linear(word_dimension, region_dimension)
 
     def forward(self, tokens: Tensor, regions: Tensor, batch: Batch) -> Tensor:
@@ -152,36 +146,12 @@ class BagScores(nn.Module):
         return spread(scores, batch.region_mask[batch.phrase_image])
 
 
-class _Relu(torch.autograd.Function):
-    """relu and dropout in place: where the result is above 0 the gradient passes, and nothing else need be kept."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, kept: Tensor | None) -> Tensor:
-        values.relu_()
-        if kept is not None:
-            values.mul_(kept)
-        ctx.mark_dirty(values)
-        ctx.save_for_backward(values)
-        return values
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (values,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(grad, values, 0), None
-
-
-def _relu(values: Tensor, kept: Tensor | None) -> Tensor:
-    result: Tensor = _Relu.apply(values, kept)  # type: ignore[no-untyped-call]
-    return result
-
-
 def _none(values: Tensor, kept: Tensor | None) -> Tensor:
     return values if kept is None else values * kept
 
 
-#: What is done to the fused vectors, with a mask of what dropout keeps.
-ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"none": _none, "relu": _relu}
+#: Activations of the fused vectors, each with the mask of what dropout keeps.
+ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"none": _none, "relu": relu_dropout}
 
 
 def widen(values: Tensor) -> Tensor:
@@ -194,44 +164,6 @@ def random_mask(shape: torch.Size, rate: float, device: torch.device) -> Tensor:
     bits = torch.empty(-(-shape.numel() // 4), dtype=torch.int64, device=device).random_(-(2**63), None)
     values = bits.view(torch.int16)[: shape.numel()].view(shape)
     return values <= round(rate * 2**16) - 2**15 - 1
-
-
-def pair_product(phrases: Tensor, regions: Tensor, batch: Batch) -> Tensor:
-    """u ∘ v of every phrase's u (P, R) with the v (N, R) of each region of its image: (M, R), phrase by phrase."""
-    counts = batch.region_mask.sum(1)  # (I,)
-    starts = counts.cumsum(0) - counts
-    image = batch.phrase_image
-    ranges = list(zip(starts[image].tolist(), counts[image].tolist(), strict=True))
-    product: Tensor = _PairProduct.apply(phrases, regions, ranges)  # type: ignore[no-untyped-call]
-    return product
-
-
-class _PairProduct(torch.autograd.Function):
-    """One phrase at a time, so that the regions of an image stay in the processor's cache and are never copied."""
-
-    @staticmethod
-    def forward(ctx: Any, phrases: Tensor, regions: Tensor, ranges: list[tuple[int, int]]) -> Tensor:
-        ctx.save_for_backward(phrases, regions)
-        ctx.ranges = ranges
-        product = regions.new_empty(sum(count for _, count in ranges), regions.shape[1])
-        end = 0
-        for phrase, (start, count) in zip(phrases, ranges, strict=True):
-            torch.mul(regions[start : start + count], phrase, out=product[end : end + count])
-            end += count
-        return product
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        phrases, regions = ctx.saved_tensors
-        grad_phrases, grad_regions = torch.empty_like(phrases), torch.zeros_like(regions)
-        end = 0
-        for index, (start, count) in enumerate(ctx.ranges):
-            part, rows = grad[end : end + count], slice(start, start + count)
-            torch.sum(part * regions[rows], 0, out=grad_phrases[index])
-            grad_regions[rows].addcmul_(part, phrases[index])
-            end += count
-        return grad_phrases, grad_regions, None
 
 
 def spread(rows: Tensor, mask: Tensor) -> Tensor:

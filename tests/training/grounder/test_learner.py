@@ -52,7 +52,7 @@ def by_hand(share: ProcessBatches, steps: int, clip: float, *settings: str) -> d
     optimizer = torch.optim.AdamW(learner.weights, lr=0.01, weight_decay=0.01)
     for step in range(steps):
         ((batch, targets),) = parts_of(share, step)
-        terms = training_loss(learner.model.opinions, batch, targets)
+        terms = training_loss(learner.model.member_scores, batch, targets)
         loss = terms.grounding / terms.count + 10 * terms.boxes / terms.pairs
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ def test_figures_are_those_of_the_whole_step(share: ProcessBatches) -> None:
 def test_both_opinions_learn_each_from_its_own_loss(share: ProcessBatches) -> None:
     learner = learner_of(share, "model.bag=0.3")
     ((batch, targets),) = parts_of(share, 0)
-    chain, bag = learner.model.opinions(batch)
+    chain, bag = learner.model.member_scores(batch)
     first, second = (terms_of(scores, batch, targets) for scores in (chain, bag))
     expected = (first.grounding + second.grounding) / first.count
     before = {name: weight.detach().clone() for name, weight in learner.named.items()}

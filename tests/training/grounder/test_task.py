@@ -309,8 +309,6 @@ def test_features_that_do_not_match_are_refused(world: World, tmp_path: Path) ->
         CONFIG,
         rf"image {fit[0]}: not in the store .* \(and 1 more images\); extract",
     )
-    scored = tiny_config("model.objectness=true")
-    refused(world, tmp_path / "run", scored, "without a detector's score; train with --set model.objectness=false")
     other = copy_store(world[1], tmp_path / "other", lambda regions: replace(regions, width=99))
     refused((world[0], other), tmp_path / "run", CONFIG, "99×80 in the store .* but annotated as 100×80")
     assert not (tmp_path / "run").exists()

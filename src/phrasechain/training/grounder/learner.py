@@ -132,7 +132,7 @@ class Learner:
 
     def _member_scores(self, batch: Batch) -> list[Scores]:
         with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=self.how.precision == "bf16"):
-            return self.model.opinions(batch)
+            return self.model.member_scores(batch)
 
     def _backward(self, batch: Batch, targets: Targets, divisors: Tensor) -> Tensor:
         """Add the gradient of one part's losses; returns their sums, (2,)."""

@@ -71,8 +71,6 @@ def train(
     _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
-    if config.model.objectness and not store.info.has_objectness:
-        raise DataError(f"{features}: without a detector's score; train with --set model.objectness=false")
     fit, dev = read_splits(data, config.data)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
