@@ -20,7 +20,7 @@ def make_network(seed: int = 0, dimension: int = DIMENSION) -> RegionNetwork:
         for part in network.modules():
             if isinstance(part, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(part.weight)
-        for layer in (network.describe.judge, *(head.say for head in network.propose)):
+        for layer in (network.region_head.judge, *(head.say for head in network.proposal_heads)):
             layer.weight.data *= 0.05  # boxes move by a part of their size, not out of the photo
     return network.eval()
 

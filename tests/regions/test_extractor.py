@@ -10,7 +10,7 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.regions.extractor import RegionExtractor, propose, select_regions
-from phrasechain.regions.network import Dense, Described
+from phrasechain.regions.network import DenseProposals, RegionOutputs
 from phrasechain.regions.nms import soft_nms
 from phrasechain.regions.pixels import Photo
 from tiny_regions import DIMENSION, SIZE, make_network
@@ -105,14 +105,14 @@ BOXES = torch.tensor([[0.0, 0, 0.5, 0.5], [0.01, 0, 0.5, 0.5], [0.6, 0.6, 1.2, 1
 
 
 def test_the_best_of_what_overlaps_is_proposed_first() -> None:
-    dense = Dense(torch.tensor([[1.0, 2.0, 0.0, 3.0]]), BOXES[None])
+    dense = DenseProposals(torch.tensor([[1.0, 2.0, 0.0, 3.0]]), BOXES[None])
     wanted = torch.stack((BOXES[3], BOXES[1], BOXES[2].clamp(0, 1)))
     assert torch.equal(propose(dense, 10).boxes, wanted)
     assert propose(dense, 2).score.tolist() == [3, 2]
 
 
 def test_regions_are_ranked_by_both_heads_and_moved() -> None:
-    described = Described(torch.zeros(1, 4, 1), BOXES[None], torch.tensor([[5.0, 3.0, 1.0, 0.0]]))
+    described = RegionOutputs(torch.zeros(1, 4, 1), BOXES[None], torch.tensor([[5.0, 3.0, 1.0, 0.0]]))
     score = torch.tensor([1.0, 1.0, 3.0, 2.0])
     settled = select_regions(described, score, 3)
     torch.testing.assert_close(settled.score, torch.tensor([3.0, 2, 1]), atol=1e-3, rtol=0)
@@ -128,7 +128,7 @@ def test_the_last_places_go_to_the_surest_of_the_others(count: int, turns: int) 
     corners = torch.rand(130, 2, generator=rng) * 0.5
     boxes = torch.cat((corners, corners + 0.1 + torch.rand(130, 2, generator=rng) * 0.4), 1)
     score = torch.randn(130, generator=rng)
-    found = select_regions(Described(torch.zeros(1, 130, 1), boxes[None], score[None]), score, count)
+    found = select_regions(RegionOutputs(torch.zeros(1, 130, 1), boxes[None], score[None]), score, count)
     first = soft_nms(boxes, score, turns)[0].tolist()
     others = sorted(set(range(130)) - set(first), key=lambda place: -float(score[place]))
     assert torch.equal(found.boxes, boxes[first + others[: count - turns]])
@@ -137,5 +137,5 @@ def test_the_last_places_go_to_the_surest_of_the_others(count: int, turns: int) 
 
 def test_boxes_without_area_are_no_regions() -> None:
     outside = torch.tensor([[1.2, 0.0, 1.4, 1.0], [0.2, 0.2, 0.4, 0.4]])
-    assert propose(Dense(torch.tensor([[2.0, 1.0]]), outside[None]), 5).boxes.tolist() == [outside[1].tolist()]
-    assert propose(Dense(torch.tensor([[2.0]]), outside[None, :1]), 5).boxes.tolist() == [[0, 0, 1, 1]]
+    assert propose(DenseProposals(torch.tensor([[2.0, 1.0]]), outside[None]), 5).boxes.tolist() == [outside[1].tolist()]
+    assert propose(DenseProposals(torch.tensor([[2.0]]), outside[None, :1]), 5).boxes.tolist() == [[0, 0, 1, 1]]

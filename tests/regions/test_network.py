@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from phrasechain.regions.network import CELLS, Layer, Maps, RegionNetwork, shift, without_norms
+from phrasechain.regions.network import CELLS, FeatureMaps, Layer, RegionNetwork, shift, without_norms
 from phrasechain.regions.roi_align import roi_align
 
 SIZE = 64
@@ -27,11 +27,11 @@ def boxes(B: int, K: int) -> Tensor:
 def test_photos_of_a_batch_do_not_meet(network: RegionNetwork) -> None:
     together = pixels(3)
     maps, dense = network(together)
-    described = network.describe(maps, boxes(3, 5))
+    outputs = network.region_head(maps, boxes(3, 5))
     for i in range(3):
         one_maps, one_dense = network(together[i : i + 1])
-        alone = network.describe(one_maps, boxes(3, 5)[i : i + 1])
-        for many, one in zip((*dense, *described), (*one_dense, *alone), strict=True):
+        alone = network.region_head(one_maps, boxes(3, 5)[i : i + 1])
+        for many, one in zip((*dense, *outputs), (*one_dense, *alone), strict=True):
             torch.testing.assert_close(many[i : i + 1], one, atol=1e-5, rtol=1e-5)
 
 
@@ -57,7 +57,7 @@ def test_norms_folded_away_change_nothing(network: RegionNetwork) -> None:
 def test_every_anchor_makes_one_candidate_where_it_lies(network: RegionNetwork) -> None:
     """With offsets of nothing, the candidates are the anchors: the fine map's first, row by row."""
     quiet = RegionNetwork(8, network.sides, SIZE).eval()
-    for head in quiet.propose:
+    for head in quiet.proposal_heads:
         for weight in head.say.parameters():
             weight.zero_()
     _, dense = quiet(pixels(1))
@@ -74,13 +74,13 @@ def test_features_are_pooled_from_the_box_alone(network: RegionNetwork) -> None:
     """Changing the maps where a box's samples do not reach leaves its features as they are."""
     maps, _ = network(pixels(1))
     box = torch.tensor([[[0.0, 0.0, 0.4, 0.4]]])
-    before = network.describe(maps, box)
-    changed = Maps(*(each.clone() for each in maps))
+    before = network.region_head(maps, box)
+    changed = FeatureMaps(*(each.clone() for each in maps))
     changed.fine[..., 3:, :] = 7
     changed.fine[..., :, 3:] = 7
-    assert torch.equal(network.describe(changed, box).features, before.features)
+    assert torch.equal(network.region_head(changed, box).features, before.features)
     changed.fine[..., 0, 0] = 7
-    assert not torch.equal(network.describe(changed, box).features, before.features)
+    assert not torch.equal(network.region_head(changed, box).features, before.features)
     assert roi_align(maps.fine, box, CELLS).shape == (1, 1, CELLS, CELLS, maps.fine.shape[1])
 
 
@@ -101,10 +101,12 @@ def test_exports_with_open_batch_and_regions(network: RegionNetwork) -> None:
     expected_maps, expected = network(pixels(2, seed=1))
     for found, wanted in zip((*maps, *dense), (*expected_maps, *expected), strict=True):
         torch.testing.assert_close(found, wanted)
-    open_maps = Maps(*({0: batch} for _ in maps))
+    open_maps = FeatureMaps(*({0: batch} for _ in maps))
     shapes = (open_maps, {0: batch, 1: count})
-    telling = torch.export.export(network.describe, (Maps(*maps), boxes(2, 4)), dynamic_shapes=shapes)
+    telling = torch.export.export(network.region_head, (FeatureMaps(*maps), boxes(2, 4)), dynamic_shapes=shapes)
     for found, wanted in zip(
-        telling.module()(Maps(*maps), boxes(2, 7)), network.describe(Maps(*maps), boxes(2, 7)), strict=True
+        telling.module()(FeatureMaps(*maps), boxes(2, 7)),
+        network.region_head(FeatureMaps(*maps), boxes(2, 7)),
+        strict=True,
     ):
         torch.testing.assert_close(found, wanted)

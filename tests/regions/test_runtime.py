@@ -52,7 +52,7 @@ def in_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def stored_graphs(folder: Path) -> tuple[bytes, bytes]:
-    return next(folder.glob("look-*")).read_bytes(), next(folder.glob("describe-*")).read_bytes()
+    return next(folder.glob("backbone-*")).read_bytes(), next(folder.glob("region-head-*")).read_bytes()
 
 
 def assert_equal(ours: Runtime, theirs: Runtime, seed: int, count: int) -> None:
@@ -61,8 +61,8 @@ def assert_equal(ours: Runtime, theirs: Runtime, seed: int, count: int) -> None:
     corners = torch.from_numpy(rng.uniform(0, 1, (1, count, 2, 2)).astype(np.float32)).sort(-2).values
     boxes = corners.flatten(2)  # (1, K, 4)
     with torch.inference_mode():
-        (maps, dense), (other_maps, other_dense) = ours.look(pixels), theirs.look(pixels)
-        described, other = ours.describe(maps, boxes), theirs.describe(other_maps, boxes)
+        (maps, dense), (other_maps, other_dense) = ours.backbone(pixels), theirs.backbone(pixels)
+        described, other = ours.region_head(maps, boxes), theirs.region_head(other_maps, boxes)
     for one, two in zip((*maps, *dense, *described), (*other_maps, *other_dense, *other), strict=True):
         assert one.shape == two.shape
         torch.testing.assert_close(two, one, atol=1e-3, rtol=1e-4)
@@ -98,7 +98,7 @@ def test_other_weights_or_versions_are_other_graphs(
         load_runtime("onnx", network, SHA)
 
 
-@pytest.mark.parametrize("part", ["look-*", "describe-*"])
+@pytest.mark.parametrize("part", ["backbone-*", "region-head-*"])
 def test_a_broken_cache_is_mended(
     in_cache: Path, network: RegionNetwork, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

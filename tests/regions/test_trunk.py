@@ -23,24 +23,24 @@ def test_the_folded_trunk_computes_the_published_network() -> None:
 def test_blocks_are_left_out_by_chance_while_the_trunk_learns_alone() -> None:
     torch.manual_seed(0)
     trunk = Trunk()
-    trunk.leave_out(0.2)
-    assert [block.left_out for block in trunk.blocks()] == pytest.approx([0.2 * place / 16 for place in range(1, 17)])
+    trunk.set_drop_path(0.2)
+    assert [block.drop_path for block in trunk.blocks()] == pytest.approx([0.2 * place / 16 for place in range(1, 17)])
     block = trunk.blocks()[-2]  # the last one that adds
     x = torch.rand(400, 192, 2, 2)
     with torch.no_grad():
         whole = block.eval()(x)
         learnt = block.train()(x)
-    is_left_out = (learnt == x).flatten(1).all(1)
-    assert 0.1 < float(is_left_out.float().mean()) < 0.3  # the last but one: 0.1875
-    scaled = x + (whole - x) / (1 - block.left_out)
-    torch.testing.assert_close(learnt[~is_left_out], scaled[~is_left_out])
+    is_dropped = (learnt == x).flatten(1).all(1)
+    assert 0.1 < float(is_dropped.float().mean()) < 0.3  # the last but one: 0.1875
+    scaled = x + (whole - x) / (1 - block.drop_path)
+    torch.testing.assert_close(learnt[~is_dropped], scaled[~is_dropped])
 
 
-def test_only_a_filter_that_strides_and_learns_stays_in_float32() -> None:
+def test_only_a_depthwise_convolution_with_stride_and_gradient_stays_in_float32() -> None:
     x = torch.rand(1, 24, 8, 8)
     for stride, learns, expected in ((1, True, torch.bfloat16), (2, True, torch.float32), (2, False, torch.bfloat16)):
         block, seen = Block(24, 24, 3, stride, expansion=1), x.clone().requires_grad_(learns)
         with torch.autocast("cpu", torch.bfloat16):
-            found = block._filter(seen)
+            found = block._depthwise(seen)
         assert found.dtype == expected
         torch.testing.assert_close(found.float(), block.filter(x), atol=0.02, rtol=0.02)

@@ -15,7 +15,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.regions.extractor import RegionExtractor
 from phrasechain.regions.network import without_norms
 from phrasechain.regions.pixels import read_photo
-from phrasechain.regions.weights import REGIONS_FORMAT, load_network
+from phrasechain.regions.weights import EMBEDDED, REGIONS_FORMAT, load_network, save_network
 from tiny_regions import DIMENSION, SIZE, make_network, write_weights
 
 SHAPE = {"dimension": DIMENSION, "size": SIZE}
@@ -86,7 +86,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
         ({"dimension": float("inf"), "size": SIZE}, "dimension"),
         ({"dimension": DIMENSION, "size": 10**9}, "multiple of 32"),
         ({"dimension": DIMENSION, "size": 65}, "multiple of 32"),
-        ({"dimension": DIMENSION + 1, "size": SIZE}, "describe.feature"),
+        ({"dimension": DIMENSION + 1, "size": SIZE}, "region_head.feature"),
         ({}, "broken region network: "),
         ([], "broken region network: "),
     ],
@@ -118,3 +118,13 @@ def test_the_embedded_network_is_small_and_finds_regions() -> None:
     assert found.features.shape == (100, 256)
     square = torch.tensor([50.0, 30.0, 110.0, 90.0])
     assert iou_xyxy(torch.from_numpy(found.boxes[:10]), square).max() > 0.5  # the only thing there is among the first
+
+
+def test_files_keep_the_names_that_they_always_had(tmp_path: Path) -> None:
+    """Earlier files are read, and the embedded one, whose hash a model relies on, can be written again."""
+    loaded = load_network()
+    save_network(tmp_path / "w.safetensors", loaded.network)
+    again, embedded = (load(path.read_bytes()) for path in (tmp_path / "w.safetensors", EMBEDDED))
+    assert again.keys() == embedded.keys() >= {"describe.feature.weight", "propose.0.say.weight"}
+    assert all(torch.equal(again[name], tensor) for name, tensor in embedded.items())
+    assert load_network(tmp_path / "w.safetensors").sha256 == loaded.sha256

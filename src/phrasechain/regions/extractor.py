@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from phrasechain.core.boxes import area_xyxy, clip_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.regions.network import Dense, Described, Maps, RegionNetwork
+from phrasechain.regions.network import DenseProposals, FeatureMaps, RegionNetwork, RegionOutputs
 from phrasechain.regions.nms import nms, soft_nms
 from phrasechain.regions.pixels import Photo
 from phrasechain.regions.runtime import load_runtime
@@ -46,7 +46,7 @@ class RegionExtractor:
             weights_sha256=weights_sha256,
             has_objectness=True,
         )
-        self._look, self._describe = load_runtime(runtime, network, weights_sha256)
+        self._backbone, self._region_head = load_runtime(runtime, network, weights_sha256)
 
     @classmethod
     def from_pretrained(cls, path: Path | None = None, runtime: str = "torch") -> Self:
@@ -66,12 +66,12 @@ class RegionExtractor:
             raise DataError(f"count must be 1 or more, not {count}")
         sides = torch.tensor([photo.width, photo.height] * 2, dtype=torch.float32)
         given = None if boxes is None else clip_xyxy(_checked(boxes, image) / sides, torch.ones(2))
-        maps, dense = self._look(as_input(torch.from_numpy(photo.pixels)[None]))
+        maps, dense = self._backbone(as_input(torch.from_numpy(photo.pixels)[None]))
         if given is None:
-            chosen, score = find(self._describe, maps, dense, count)
+            chosen, score = find(self._region_head, maps, dense, count)
         else:
             chosen, score = given, None
-        parts = [self._describe(maps, part[None]) for part in chosen.split(_AT_ONCE)]  # type: ignore[no-untyped-call]
+        parts = [self._region_head(maps, part[None]) for part in chosen.split(_AT_ONCE)]  # type: ignore[no-untyped-call]
         if score is None:
             score = torch.cat([part.quality[0] for part in parts])
         return Regions(
@@ -96,13 +96,18 @@ class Scored(NamedTuple):
     score: Tensor  # (K,) logits
 
 
-def find(describe: Callable[[Maps, Tensor], Described], maps: Maps, dense: Dense, count: int = REGIONS) -> Scored:
+def find(
+    region_head: Callable[[FeatureMaps, Tensor], RegionOutputs],
+    maps: FeatureMaps,
+    dense: DenseProposals,
+    count: int = REGIONS,
+) -> Scored:
     """The regions of one photo."""
     proposed = propose(dense, math.ceil(_SPARE * max(count, REGIONS)))
-    return select_regions(describe(maps, proposed.boxes[None]), proposed.score, count)
+    return select_regions(region_head(maps, proposed.boxes[None]), proposed.score, count)
 
 
-def propose(dense: Dense, count: int) -> Scored:
+def propose(dense: DenseProposals, count: int) -> Scored:
     """The ``count`` best candidates of one photo that are not the same."""
     score, best = dense.score[0].topk(min(_CANDIDATES, dense.score.shape[1]))
     boxes, score = _inside(dense.boxes[0, best], score)
@@ -110,13 +115,13 @@ def propose(dense: Dense, count: int) -> Scored:
     return Scored(boxes[kept], score[kept])
 
 
-def select_regions(described: Described, score: Tensor, count: int) -> Scored:
+def select_regions(outputs: RegionOutputs, score: Tensor, count: int) -> Scored:
     """Of proposals (1, M), moved, the ``count`` that show most, by what both heads think of them.
 
     Most are taken in turn, each for what it adds to those before. The last places go to the best of the others: almost
     the same as some of the first, and perhaps a better fit.
     """
-    boxes, score = _inside(described.boxes[0], (score + described.quality[0]) / 2)
+    boxes, score = _inside(outputs.boxes[0], (score + outputs.quality[0]) / 2)
     first, worth = soft_nms(boxes, score, min(count, max(_TURNS, math.ceil(_TURNS / REGIONS * count))))
     others = torch.ones(len(boxes), dtype=torch.bool)
     others[first] = False

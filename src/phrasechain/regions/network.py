@@ -1,8 +1,8 @@
-"""The region network: pixels to candidate boxes, and boxes to features that know words.
+"""The region network: from pixels to proposals, and from boxes to features that are trained on words.
 
-A trunk, a light pyramid, one class-agnostic proposal head over k-means anchors, and a region head that pools a box
-from the pyramid and from the trunk's last map. Boxes inside are shares of the image's sides, so that neither the
-photo's size nor its shape matters; pixels are the photo squashed to a square.
+A trunk, a light feature pyramid, class-agnostic proposal heads over k-means anchors, and a region head that pools a box
+from the pyramid and from the trunk's last map. Boxes are in shares of the image's sides: pixels are the photo squashed
+to a square, so neither its size nor its shape matters.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ GRAIN = 64  # of them, as many as boxes are pooled from
 CELLS = 5  # a region is pooled as CELLS × CELLS
 SEMANTIC = 1280  # channels of the trunk's last layer
 HIDDEN = 512
-_DROPOUT = 0.4  # of the region head's units while it learns: five thousand photos are soon known by heart
+_DROPOUT = 0.4  # of the region head's units: on five thousand photos it soon overfits
 _LARGEST_GROWTH = 4.0  # of a proposal over its anchor, as a logarithm
 
 
-class Maps(NamedTuple):
-    """What an image is turned into once, for its proposals and for the features of any box."""
+class FeatureMaps(NamedTuple):
+    """What the region head pools boxes from."""
 
     fine: Tensor  # (B, GRAIN, S/16, S/16)
-    meaning: Tensor  # (B, HIDDEN, S/32, S/32): what the region head makes of the trunk's last layer
+    semantic: Tensor  # (B, HIDDEN, S/32, S/32): the trunk's last layer, projected by the region head
 
 
-class Dense(NamedTuple):
-    """One candidate per anchor."""
+class DenseProposals(NamedTuple):
+    """One proposal per anchor."""
 
-    score: Tensor  # (B, N) logits: how well the box fits something that a caption would name
+    score: Tensor  # (B, N) logits of objectness: how well the box fits something that a caption would name
     boxes: Tensor  # (B, N, 4)
 
 
-class Described(NamedTuple):
-    """What the region head says about boxes."""
+class RegionOutputs(NamedTuple):
+    """The region head's outputs for boxes."""
 
     features: Tensor  # (B, K, D)
-    boxes: Tensor  # (B, K, 4) the boxes, moved
+    boxes: Tensor  # (B, K, 4) the boxes, refined
     quality: Tensor  # (B, K) logits: how well these fit something that a caption would name
 
 
@@ -64,12 +64,12 @@ class Layer(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Maps at stride 16 and 32 that know each other, and the one at stride 8."""
+    """A feature pyramid at strides 16 and 32, top-down and bottom-up, with the map of stride 8 folded in."""
 
     def __init__(self) -> None:
         super().__init__()
         c3, c4, c5 = CHANNELS
-        self.from_c3 = Layer(4 * c3, WIDTH, 1)  # 2 × 2 positions of stride 8 lie in one of stride 16
+        self.from_c3 = Layer(4 * c3, WIDTH, 1)  # 2 × 2 positions of stride 8 in one of stride 16
         self.from_c4 = Layer(c4, WIDTH, 1)
         self.from_c5 = Layer(c5, WIDTH, 1)
         self.from_fine = Layer(WIDTH, WIDTH, 3, stride=2)
@@ -85,7 +85,7 @@ class Pyramid(nn.Module):
 
 
 class ProposalHead(nn.Module):
-    """A score and four offsets for each anchor of a map."""
+    """A score and four offsets for each anchor of a map (the head of a region proposal network)."""
 
     def __init__(self, anchors: int) -> None:
         super().__init__()
@@ -94,12 +94,12 @@ class ProposalHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, WIDTH, S, S) to (B, S²·anchors, 5)."""
-        said: Tensor = self.say(F.relu(self.look(x)))
-        return said.permute(0, 2, 3, 1).reshape(x.shape[0], -1, 5)
+        found: Tensor = self.say(F.relu(self.look(x)))
+        return found.permute(0, 2, 3, 1).reshape(x.shape[0], -1, 5)
 
 
 class RegionHead(nn.Module):
-    """Features of boxes, how good these are, and where they should rather be."""
+    """Features, quality and refinement of boxes, pooled by RoIAlign."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
@@ -112,13 +112,13 @@ class RegionHead(nn.Module):
         self.feature = nn.Linear(HIDDEN, dimension)
         self.judge = nn.Linear(HIDDEN, 5)
 
-    def forward(self, maps: Maps, boxes: Tensor) -> Described:
+    def forward(self, maps: FeatureMaps, boxes: Tensor) -> RegionOutputs:
         pooled = roi_align(maps.fine, boxes, CELLS).flatten(2)  # (B, K, CELLS²·GRAIN)
-        meaning = roi_align(maps.meaning, boxes, 1).flatten(2)  # (B, K, HIDDEN)
+        semantic = roi_align(maps.semantic, boxes, 1).flatten(2)  # (B, K, HIDDEN)
         place = spatial_features_xyxy(boxes, boxes.new_ones(2))
-        hidden = self.dropout(F.relu(self.norm(self.shape(pooled) + meaning + self.place(place))))
+        hidden = self.dropout(F.relu(self.norm(self.shape(pooled) + semantic + self.place(place))))
         judged = self.judge(hidden)
-        return Described(self.feature(hidden), shift(judged[..., 1:], boxes), judged[..., 0])
+        return RegionOutputs(self.feature(hidden), shift(judged[..., 1:], boxes), judged[..., 0])
 
 
 class RegionNetwork(nn.Module):
@@ -132,23 +132,25 @@ class RegionNetwork(nn.Module):
         self.trunk = Trunk()
         self.widen = nn.Conv2d(CHANNELS[-1], SEMANTIC, 1)
         self.pyramid = Pyramid()
-        self.propose = nn.ModuleList(ProposalHead(len(level)) for level in sides)
-        self.describe = RegionHead(dimension)
+        self.proposal_heads = nn.ModuleList(ProposalHead(len(level)) for level in sides)
+        self.region_head = RegionHead(dimension)
         grids = [anchor_grid(level, size // stride) for level, stride in zip(sides, (16, 32), strict=True)]
         self.register_buffer("anchors", torch.cat(grids), persistent=False)  # (N, 4)
 
-    def forward(self, pixels: Tensor) -> tuple[Maps, Dense]:
-        """Pixels (B, 3, S, S) in [-1, 1]."""
-        return self.look(*self.trunk(pixels))
+    def forward(self, pixels: Tensor) -> tuple[FeatureMaps, DenseProposals]:
+        """The backbone pass, once per image: pixels (B, 3, S, S) in [-1, 1] to feature maps and proposals."""
+        return self.from_trunk(*self.trunk(pixels))
 
-    def look(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Maps, Dense]:
-        """What the heads make of the trunk's maps."""
+    def from_trunk(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[FeatureMaps, DenseProposals]:
+        """The same, from the trunk's maps."""
         fine, coarse = self.pyramid(c3, c4, c5)
-        said = torch.cat([head(x) for head, x in zip(self.propose, (fine, coarse), strict=True)], 1)  # (B, N, 5)
+        found = torch.cat(
+            [head(x) for head, x in zip(self.proposal_heads, (fine, coarse), strict=True)], 1
+        )  # (B, N, 5)
         semantic = relu6(self.widen(c5)).permute(0, 2, 3, 1)  # (B, S/32, S/32, SEMANTIC)
-        meaning = self.describe.meaning(semantic)  # before it is pooled, not after: the same, once for all boxes
-        maps = Maps(F.relu(self.describe.grain(fine)), meaning.permute(0, 3, 1, 2))
-        return maps, Dense(said[..., 0], shift(said[..., 1:], self.anchors))
+        semantic = self.region_head.meaning(semantic)  # before pooling: it is linear, and so done once for all boxes
+        maps = FeatureMaps(F.relu(self.region_head.grain(fine)), semantic.permute(0, 3, 1, 2))
+        return maps, DenseProposals(found[..., 0], shift(found[..., 1:], self.anchors))
 
 
 def without_norms(network: RegionNetwork) -> RegionNetwork:
@@ -169,6 +171,6 @@ def remove_norms(network: RegionNetwork) -> None:
 
 
 def shift(offsets: Tensor, boxes: Tensor) -> Tensor:
-    """Boxes (..., 4) moved and stretched by offsets (..., 4); they may reach over the image's border."""
+    """Boxes (..., 4) refined by offsets (..., 4); they may reach over the image's border."""
     growth = offsets[..., 2:].clamp(-_LARGEST_GROWTH, _LARGEST_GROWTH)
     return decode_offsets_xyxy(torch.cat((offsets[..., :2], growth), -1), boxes)

@@ -1,8 +1,8 @@
-"""What computes the region network: torch, or ONNX Runtime on graphs exported from the same weights.
+"""What runs the region network: torch, or ONNX Runtime on graphs exported from the same weights.
 
-The two parts of the network, the look at a photo and the description of its boxes, are two callables; what lies
-between them (which boxes) is torch either way. An export takes seconds, so the graphs are kept in the user's cache
-folder, under a name that changes with the weights, the code and the versions of what exports and runs them.
+The backbone pass and the region head are two callables; choosing boxes between them is torch either way. An export
+takes seconds, so the graphs are cached in the user's cache folder, under a name that changes with the weights, the code
+and the versions of the exporter and the runtime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.files import cache_folder, write_atomically
-from phrasechain.regions.network import Dense, Described, Maps, RegionNetwork
+from phrasechain.regions.network import DenseProposals, FeatureMaps, RegionNetwork, RegionOutputs
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -34,8 +34,8 @@ _EXPORTERS = ("torch", "onnx", "onnxscript", "onnxruntime")
 class Runtime(NamedTuple):
     """The region network as two functions; both may be called by several threads at once."""
 
-    look: Callable[[Tensor], tuple[Maps, Dense]]  # pixels (1, 3, S, S) in [-1, 1]
-    describe: Callable[[Maps, Tensor], Described]  # boxes (1, K, 4)
+    backbone: Callable[[Tensor], tuple[FeatureMaps, DenseProposals]]  # pixels (1, 3, S, S) in [-1, 1]
+    region_head: Callable[[FeatureMaps, Tensor], RegionOutputs]  # boxes (1, K, 4)
 
 
 def load_runtime(name: str, network: RegionNetwork, weights_sha256: str) -> Runtime:
@@ -47,21 +47,21 @@ def load_runtime(name: str, network: RegionNetwork, weights_sha256: str) -> Runt
 
 def torch_runtime(network: RegionNetwork, _: str) -> Runtime:
     """The network itself."""
-    return Runtime(network, network.describe)
+    return Runtime(network, network.region_head)
 
 
 def onnx_runtime(network: RegionNetwork, weights_sha256: str) -> Runtime:
     """ONNX Runtime, one thread for each call: call it from several threads to use several cores."""
-    look, describe = _sessions(network, weights_sha256)
+    backbone, region_head = _sessions(network, weights_sha256)
 
-    def run_look(pixels: Tensor) -> tuple[Maps, Dense]:
-        found = _run(look, pixels)
-        return Maps(*found[:2]), Dense(*found[2:])
+    def run_backbone(pixels: Tensor) -> tuple[FeatureMaps, DenseProposals]:
+        found = _run(backbone, pixels)
+        return FeatureMaps(*found[:2]), DenseProposals(*found[2:])
 
-    def run_describe(maps: Maps, boxes: Tensor) -> Described:
-        return Described(*_run(describe, *maps, boxes))
+    def run_region_head(maps: FeatureMaps, boxes: Tensor) -> RegionOutputs:
+        return RegionOutputs(*_run(region_head, *maps, boxes))
 
-    return Runtime(run_look, run_describe)
+    return Runtime(run_backbone, run_region_head)
 
 
 RUNTIMES: dict[str, Callable[[RegionNetwork, str], Runtime]] = {"torch": torch_runtime, "onnx": onnx_runtime}
@@ -74,7 +74,7 @@ def _run(session: InferenceSession, *inputs: Tensor) -> list[Tensor]:
 
 
 def _sessions(network: RegionNetwork, weights_sha256: str) -> tuple[InferenceSession, InferenceSession]:
-    """The two graphs, ready to run: from the cache if it has them whole, else exported."""
+    """Sessions of the two graphs: from the cache if it has them whole, else exported."""
     try:
         import onnx  # noqa: F401 - the exporter needs these two
         import onnxruntime
@@ -89,37 +89,37 @@ def _sessions(network: RegionNetwork, weights_sha256: str) -> tuple[InferenceSes
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     folder = cache_folder() / "regions"
-    paths = [folder / f"{part}-{_cache_key(weights_sha256)}.onnx" for part in ("look", "describe")]
+    paths = [folder / f"{part}-{_cache_key(weights_sha256)}.onnx" for part in ("backbone", "region-head")]
     with suppress(Exception):  # absent, unreadable, or cut by a full disk
         return session(str(paths[0])), session(str(paths[1]))
     graphs = export_graphs(network)
     for path, graph in zip(paths, graphs, strict=True):
-        with suppress(OSError):  # a folder where nothing can be kept: the next start is as slow as this one
+        with suppress(OSError):  # a folder that cannot be written: the next start exports again
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, graph)
     return session(graphs[0]), session(graphs[1])
 
 
 def export_graphs(network: RegionNetwork) -> tuple[bytes, bytes]:
-    """The look and the description as ONNX; the number of boxes is free."""
+    """The backbone pass and the region head as ONNX; the number of boxes is dynamic."""
     pixels = torch.zeros(1, 3, network.size, network.size)
     with torch.no_grad():
         maps, _ = network(pixels)
     boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]).repeat(1, 3, 1)
-    free: tuple[dict[int, Any], ...] = ({}, {}, {1: torch.export.Dim("K", min=1)})
-    return _export(network, (pixels,)), _export(_Describe(network), (*maps, boxes), free)
+    dynamic: tuple[dict[int, Any], ...] = ({}, {}, {1: torch.export.Dim("K", min=1)})
+    return _export(network, (pixels,)), _export(_RegionHead(network), (*maps, boxes), dynamic)
 
 
-class _Describe(nn.Module):
-    """The region head with its maps one by one, as the exporter wants its inputs."""
+class _RegionHead(nn.Module):
+    """The region head with its maps as separate inputs, for the exporter."""
 
     def __init__(self, network: RegionNetwork) -> None:
         super().__init__()
-        self.head = network.describe
+        self.head = network.region_head
 
-    def forward(self, fine: Tensor, meaning: Tensor, boxes: Tensor) -> Described:
-        described: Described = self.head(Maps(fine, meaning), boxes)
-        return described
+    def forward(self, fine: Tensor, semantic: Tensor, boxes: Tensor) -> RegionOutputs:
+        found: RegionOutputs = self.head(FeatureMaps(fine, semantic), boxes)
+        return found
 
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any = None) -> bytes:
@@ -131,7 +131,7 @@ def _export(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any = No
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without the exporter's warnings on packages that nobody needs here, and on its own future."""
+    """Silence the exporter's warnings on optional packages and on its own future."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -2,8 +2,8 @@
 
 Every convolution carries the bias that its batch norm left, so training and inference run the same few operators.
 
-The published network pads on the right and below where a stride leaves a choice, torch on the left and above. So the
-kernels are kept turned by half a turn and the photo goes through upside down, which is the same for free.
+With stride 2 the published network pads right and below, torch left and above. So kernels are stored turned by 180°,
+and the photo passes upside down: the same result, for free.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _EPSILON = 1e-3  # of the batch norms in the published weights
 
 
 class Block(nn.Module):
-    """Expand, filter each channel, project; with the input added where shapes allow.
+    """An inverted residual (MBConv): 1×1 expansion, depthwise convolution, 1×1 projection, residual where shapes allow.
 
-    While it learns, a block that adds to its input is left out by rng (stochastic depth; Huang et al., 2016).
+    In training, residual blocks are dropped at random (drop path, or stochastic depth; Huang et al., 2016).
     """
 
     def __init__(self, width: int, out: int, kernel: int, stride: int, expansion: int) -> None:
@@ -44,24 +44,24 @@ class Block(nn.Module):
         self.filter = nn.Conv2d(inner, inner, kernel, stride, kernel // 2, groups=inner)
         self.project = nn.Conv2d(inner, out, 1)
         self.adds = stride == 1 and width == out
-        self.left_out = 0.0  # how often, while it learns
+        self.drop_path = 0.0  # the rate, in training
 
     def forward(self, x: Tensor) -> Tensor:
         inner = x if self.expand is None else relu6(self.expand(x))
-        y: Tensor = self.project(relu6(self._filter(inner)))
+        y: Tensor = self.project(relu6(self._depthwise(inner)))
         if not self.adds:
             return y
-        return x + (_leave_out(y, self.left_out) if self.training and self.left_out else y)
+        return x + (_drop_path(y, self.drop_path) if self.training and self.drop_path else y)
 
-    def _filter(self, x: Tensor) -> Tensor:
-        """In float32 where it strides and a gradient passes: in bfloat16 torch takes ten times as long for that."""
+    def _depthwise(self, x: Tensor) -> Tensor:
+        """In float32 with a stride and a gradient: in bfloat16 torch takes ten times as long."""
         if self.filter.stride[0] == 1 or not x.requires_grad or not torch.is_autocast_enabled(x.device.type):
             return self.filter(x)  # type: ignore[no-any-return]
         with torch.autocast(x.device.type, enabled=False):
             return self.filter(x.float())  # type: ignore[no-any-return]
 
 
-def _leave_out(x: Tensor, rate: float) -> Tensor:
+def _drop_path(x: Tensor, rate: float) -> Tensor:
     """Zeros for some of the B images, the others scaled up, so that the mean stays."""
     kept = torch.rand(len(x), 1, 1, 1, device=x.device) >= rate
     return x * (kept / (1 - rate)).to(x)
@@ -88,14 +88,11 @@ class Trunk(nn.Module):
         """All blocks, in their order."""
         return [block for block in self.modules() if isinstance(block, Block)]
 
-    def leave_out(self, rate: float) -> None:
-        """Leave out blocks while the trunk learns, in proportion to their place, of which the last stands for ``rate``.
-
-        Blocks that do not add to their input are never left out.
-        """
+    def set_drop_path(self, rate: float) -> None:
+        """Set the rates of drop path, linear in the blocks' places up to ``rate``; only residual blocks use theirs."""
         blocks = self.blocks()
         for place, block in enumerate(blocks, 1):
-            block.left_out = rate * place / len(blocks)
+            block.drop_path = rate * place / len(blocks)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         c3 = self.early(relu6(self.stem(half_turn(pixels))))
@@ -113,7 +110,7 @@ def relu6(x: Tensor) -> Tensor:
 
 
 def fold(weights: Mapping[str, Tensor], conv: str, norm: str) -> dict[str, Tensor]:
-    """A convolution and the batch norm after it as one convolution: its weight and bias."""
+    """Fold a batch norm into the convolution before it: the weight and bias of both."""
     scale = weights[norm + ".weight"] / (weights[norm + ".running_var"] + _EPSILON).sqrt()
     return {
         "weight": weights[conv + ".weight"] * scale[:, None, None, None],

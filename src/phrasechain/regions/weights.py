@@ -1,9 +1,10 @@
-"""The region network in a file: float16 safetensors with everything that is needed to build it again."""
+"""The region network in a file: its weights in float16, and the shape to build it from."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +27,9 @@ _LARGEST_SIDE = 2048  # of the square that photos are squashed to
 _MOST_ANCHORS = 100
 _SIDES = "sides"
 _WHAT = "region network"
+#: Parts whose names in files are older than those in the code.
+_IN_FILE = {"region_head": "describe", "proposal_heads": "propose"}
+_IN_NETWORK = {old: new for new, old in _IN_FILE.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +42,25 @@ class Loaded:
 
 def save_network(path: Path, network: RegionNetwork) -> None:
     """Write the network, without its batch norms, all or nothing."""
-    tensors = {name: tensor.half().contiguous() for name, tensor in without_norms(network).state_dict().items()}
+    state = _renamed(without_norms(network).state_dict(), _IN_FILE)
+    tensors = {name: tensor.half().contiguous() for name, tensor in state.items()}
     tensors[_SIDES] = network.sides.float()
     shape = {"dimension": network.dimension, "size": network.size}
     write_atomically(path, _with_sorted_header(save(tensors, {"format": REGIONS_FORMAT, "shape": json.dumps(shape)})))
 
 
 def _with_sorted_header(data: bytes) -> bytes:
-    """The same safetensors file with its header in one order: the library's changes, and with it the file's hash."""
+    """The same safetensors file with a sorted header: the library's order, and so the file's hash, would vary."""
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:end]), sort_keys=True).encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + data[end:]
+
+
+def _renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors with the first part of their names replaced."""
+    parts = {name: name.partition(".") for name in tensors}
+    return {names.get(first, first) + dot + rest: tensors[name] for name, (first, dot, rest) in parts.items()}
 
 
 def load_network(path: Path | None = None) -> Loaded:
@@ -59,7 +70,7 @@ def load_network(path: Path | None = None) -> Loaded:
     with file_errors(path, _WHAT):
         with EmptyParameters():
             network = _empty_network(json.loads(file.metadata["shape"]), file.tensors.pop(_SIDES).clone())
-        assign_weights(network, file.tensors, "shape")
+        assign_weights(network, _renamed(file.tensors, _IN_NETWORK), "shape")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Loaded(network.eval().to(memory_format=torch.channels_last), digest)  # type: ignore[call-overload]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phrasechain.regions.network import Dense, Described, Maps, ProposalHead, RegionNetwork
+from phrasechain.regions.network import DenseProposals, FeatureMaps, ProposalHead, RegionNetwork, RegionOutputs
 from phrasechain.regions.select import best_boxes
 from phrasechain.regions.trunk import fold, fold_published
 from phrasechain.training.regions.losses import phrase_loss, proposal_losses, quality_losses, word_loss
@@ -68,11 +68,11 @@ class RegionTrainingModel(nn.Module):
         self.network, self.deeper = network, deeper
         self.say = nn.Linear(network.dimension, vocabulary_size)
         self.phrase = nn.EmbeddingBag(vocabulary_size, network.dimension, mode="mean")
-        for head in network.propose:
+        for head in network.proposal_heads:
             assert isinstance(head, ProposalHead)
             head.say.load_state_dict(_quiet(head.say))
             head.say.state_dict()["bias"][::5] = _NOTHING
-        network.describe.judge.load_state_dict(_quiet(network.describe.judge))
+        network.region_head.judge.load_state_dict(_quiet(network.region_head.judge))
         nn.init.constant_(self.say.bias, _RARE)
         nn.init.normal_(self.phrase.weight, std=0.5)
 
@@ -91,11 +91,11 @@ class RegionTrainingModel(nn.Module):
 
     def forward(self, trunk_maps: Sequence[Tensor], lessons: RegionTargetBatch) -> dict[str, Tensor]:
         """The losses by name, from the trunk's maps of B photos."""
-        return self.losses(*self.network.look(*trunk_maps), lessons)
+        return self.losses(*self.network.from_trunk(*trunk_maps), lessons)
 
-    def losses(self, maps: Maps, dense: Dense, lessons: RegionTargetBatch) -> dict[str, Tensor]:
+    def losses(self, maps: FeatureMaps, dense: DenseProposals, lessons: RegionTargetBatch) -> dict[str, Tensor]:
         """The same, from what the network made of them. Under autocast the losses themselves are still in float32."""
-        dense = Dense(*(each.float() for each in dense))
+        dense = DenseProposals(*(each.float() for each in dense))
         score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
         boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), lessons.named)  # (B, K, 4)
         return {"score": score, "extent": extent} | self._region_losses(maps, boxes, lessons)
@@ -115,9 +115,9 @@ class RegionTrainingModel(nn.Module):
         after = _PROPOSALS + torch.randperm(max(0, found.shape[1] - _PROPOSALS))[: self.deeper]
         return torch.cat((found[:, :_PROPOSALS], found[:, after]), 1)
 
-    def _region_losses(self, maps: Maps, boxes: Tensor, lessons: RegionTargetBatch) -> dict[str, Tensor]:
+    def _region_losses(self, maps: FeatureMaps, boxes: Tensor, lessons: RegionTargetBatch) -> dict[str, Tensor]:
         named, image = lessons.named, lessons.phrase_image
-        described = Described(*(each.float() for each in self.network.describe(maps, boxes)))
+        described = RegionOutputs(*(each.float() for each in self.network.region_head(maps, boxes)))
         features = F.dropout(described.features, _DROPOUT, self.training)  # (B, K, D)
         quality, refine = quality_losses(described.quality, described.boxes, boxes, named)
         asked = self.phrase(lessons.phrase_words, lessons.phrase_starts)  # (P, D)

@@ -46,7 +46,7 @@ def make_training_model(
             ) from None
     keep_early_stages(network.trunk, recipe.frozen_stages)
     keep_filters(network.trunk)
-    network.trunk.leave_out(recipe.left_out)
+    network.trunk.set_drop_path(recipe.left_out)
     return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
