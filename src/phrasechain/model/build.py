@@ -1,4 +1,4 @@
-"""From the values of a config to a model with its first weights."""
+"""From a config to an initialised model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from phrasechain.text.vectors import read_vectors
 from phrasechain.text.vocabulary import build_vocabulary
 from phrasechain.text.words import WordEncoder
 
-_MEASURED = 1000  # images that features are standardised by
+_SAMPLED = 1000  # images that the mean and deviation of features are estimated from
 
 
 def build_model(config: Config, examples: Sequence[Example], store: FeatureStore) -> GroundingModel:
-    """A model for the captions of the examples and the features of the store."""
+    """A model with the examples' vocabulary and the store's feature dimension."""
     captions = [caption.tokens for example in examples for caption in example.captions]
     encoder = make_encoder(config.text, captions)
     model = GroundingModel(encoder, store.info.dimension, **asdict(config.model))
@@ -36,7 +36,7 @@ def build_model(config: Config, examples: Sequence[Example], store: FeatureStore
 
 
 def make_encoder(text: Text, captions: Captions) -> TextEncoder:
-    """The text encoder of a name, for the words of the captions."""
+    """The text encoder that the section asks for, with the captions' vocabulary."""
     if text.encoder not in MAKERS:
         raise DataError(unknown_name("text encoder", text.encoder, MAKERS))
     encoder = MAKERS[text.encoder](text, captions)
@@ -56,8 +56,8 @@ def _elmo(text: Text, captions: Captions) -> TextEncoder:
     for key, file in (("options", text.options), ("weights", text.weights)):
         if not file:
             raise DataError(f"the encoder 'elmo' needs its files: --set text.{key}=PATH, or choose text.encoder=words")
-    how = {"stateful": text.stateful, "lowercase": text.lowercase, "frozen": not text.fine_tune}
-    return ElmoEncoder.from_files(text.options, text.weights, text.layers, **how)
+    settings = {"stateful": text.stateful, "lowercase": text.lowercase, "frozen": not text.fine_tune}
+    return ElmoEncoder.from_files(text.options, text.weights, text.layers, **settings)
 
 
 def _transformer(text: Text, captions: Captions) -> TextEncoder:
@@ -66,7 +66,7 @@ def _transformer(text: Text, captions: Captions) -> TextEncoder:
     return TransformerEncoder.from_pretrained(text.model, frozen=not text.fine_tune)
 
 
-#: From the values of the section and the captions to an encoder.
+#: From the section ``text`` and the captions to an encoder.
 MAKERS: dict[str, Callable[[Text, Captions], TextEncoder]] = {
     "words": _words,
     "elmo": _elmo,
@@ -75,7 +75,7 @@ MAKERS: dict[str, Callable[[Text, Captions], TextEncoder]] = {
 
 
 def _features(examples: Sequence[Example], store: FeatureStore, seed: int) -> Iterator[Tensor]:
-    """The region features of some images, drawn at random."""
-    order = np.random.default_rng(seed).permutation(len(examples))[:_MEASURED]
+    """The region features of a random sample of images."""
+    order = np.random.default_rng(seed).permutation(len(examples))[:_SAMPLED]
     for number in order.tolist():
         yield torch.from_numpy(store[examples[number].image].features.astype(np.float32))

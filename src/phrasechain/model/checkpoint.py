@@ -1,4 +1,4 @@
-"""Models in folders, and the folders of a run.
+"""Checkpoints: a model in a folder, and which checkpoint of a run is its best.
 
 A checkpoint is a folder with ``model.safetensors``, ``config.json`` (the architecture), ``text.json`` (the text encoder
 and its vocabulary) and, for resuming a run, ``training.safetensors`` and ``state.json``. It holds all that the model is
@@ -42,13 +42,13 @@ WEIGHTS, CARD, TEXT, TRAINING, STATE = (
     "training.safetensors",
     "state.json",
 )
-_JSON_LIMIT = 1 << 28  # bytes; a vocabulary may be large
+_JSON_LIMIT = 1 << 28  # bytes; vocabularies can be large
 _STEP_FOLDER = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureSource:
-    """What made the region features: a model is good for these alone."""
+    """What made the region features that a model was trained on; it works with no others."""
 
     dimension: int
     extractor: str
@@ -61,20 +61,20 @@ class FeatureSource:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What ``config.json`` of a checkpoint says: how to build the network, and where it comes from."""
+    """The contents of ``config.json``: how to build the model, and how it was trained."""
 
     model: Model
     regions: FeatureSource
     decode: str = "viterbi"
     step: int = 0
     score: float | None = None  # accuracy on dev
-    trained: Mapping[str, Any] | None = None  # all values of the run, to look at
+    trained: Mapping[str, Any] | None = None  # the run's config, for reference
     kind: str = "phrasechain"  # which builder makes the model
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model that was read, ready to run, and what is known about it."""
+    """A loaded model, ready to run, and its info."""
 
     folder: Path
     model: GroundingModel
@@ -98,7 +98,7 @@ def save_checkpoint(
     training: Mapping[str, Tensor] | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint, all or nothing. ``weights`` are the model's, or those that stand in for them."""
+    """Write a checkpoint atomically. ``weights`` are the model's, or others in their place such as their EMA."""
     encoder = model.text.encoder
     files = {
         WEIGHTS: save(_plain(weights), {"format": CHECKPOINT_FORMAT}),
@@ -110,7 +110,7 @@ def save_checkpoint(
     _write_folder(folder, files)
 
 
-#: From what a checkpoint says about itself and its text encoder to a model, whatever its weights.
+#: From a checkpoint's info and its text encoder to a model of any weights.
 Builder = Callable[[ModelInfo, TextEncoder], GroundingModel]
 
 
@@ -125,7 +125,7 @@ BUILDERS: Mapping[str, Builder] = {"phrasechain": build_model_of}
 def load_checkpoint(path: Path | str, builders: Mapping[str, Builder] = BUILDERS) -> Checkpoint:
     """The model in a checkpoint's folder, or the best one of a run, for inference.
 
-    ``builders`` make the models by their ``kind``, so that other packages can add theirs.
+    ``builders`` maps each ``kind`` of model to what builds it; other packages can pass their own.
     """
     folder = find_checkpoint(Path(path))
     info, text = read_model_info(folder), _read_json(folder / TEXT)
@@ -164,7 +164,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_model_info(folder: Path) -> ModelInfo:
-    """What a checkpoint says about itself."""
+    """Read a checkpoint's ``config.json``."""
     file = folder / CARD
     found = _read_json(file)
     if found.get("format") != CHECKPOINT_FORMAT:
@@ -188,7 +188,7 @@ def read_model_info(folder: Path) -> ModelInfo:
 
 
 def require_same_regions(card: ModelInfo, store: FeatureStore, where: Path) -> None:
-    """Refuse features that another network made, or of another dimension."""
+    """Refuse features of another network or dimension."""
     mine, theirs = card.regions, FeatureSource.of(store)
     if mine == theirs:
         return
@@ -210,7 +210,7 @@ def read_run_state(run: Path) -> RunState | None:
     last, best, finished = (found.get(key) for key in ("last", "best", "finished"))
     names = [name for name in (last, best) if isinstance(name, str) and _STEP_FOLDER.fullmatch(name)]
     if len(names) != 2 or not isinstance(finished, bool):
-        raise DataError(f"{file}: broken; remove it to begin anew")
+        raise DataError(f"{file}: broken; remove it to start again")
     return RunState(names[0], names[1], finished)
 
 

@@ -1,4 +1,4 @@
-"""From scores to boxes: which region each phrase is given, how sure that is, and what else it could be.
+"""From scores to boxes: the region of each phrase, its probability, and alternatives.
 
 Axes: B captions, T phrases in a chain, P phrases, K regions, n answers per caption.
 """
@@ -17,33 +17,33 @@ from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.scores import Scores
 
-_CHUNK = 1 << 22  # pairs of regions that consensus compares at a time
+_CHUNK = 1 << 22  # pairs of regions that consensus compares at once
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What each phrase is given."""
+    """The prediction for each phrase."""
 
     region: Tensor  # (P,) int64
-    boxes: Tensor  # (P, 4): its box, refined by its offsets and cut at the image's borders
-    probabilities: Tensor  # (P, K): p of each region, 0 at those that an image does not have
-    refined: Tensor  # (P, K, 4): every region's box, refined and cut
+    boxes: Tensor  # (P, 4): its box, refined by its offsets and clipped to the image
+    probabilities: Tensor  # (P, K): p of each region, 0 at padding
+    refined: Tensor  # (P, K, 4): every region's box, refined and clipped
 
 
-def decode(scores: Scores, batch: Batch, how: str = "viterbi") -> Decoded:
+def decode(scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
     """Ground every phrase.
 
-    - ``viterbi``: the best sequence of regions for the caption.
-    - ``smoothing``: the likeliest region of each phrase, by the chain's marginals.
+    - ``viterbi``: the most probable sequence of regions of the caption.
+    - ``smoothing``: the argmax of each phrase's marginals.
     - ``independent``: the region of highest emission; probabilities are the softmax of the emissions.
-    - ``consensus``: the box of highest expected agreement, see ``consensus_boxes``.
+    - ``consensus``: the box of highest expected agreement (minimum Bayes risk), see ``consensus_boxes``.
 
-    Models without a chain have the same answer for the first three.
+    Without a chain the first three are the same.
     """
-    if how not in DECODERS:
-        raise DataError(unknown_name("decoder", how, DECODERS))
+    if method not in DECODERS:
+        raise DataError(unknown_name("decoder", method, DECODERS))
     with torch.no_grad():
-        return DECODERS[how](scores, batch)
+        return DECODERS[method](scores, batch)
 
 
 def _viterbi(scores: Scores, batch: Batch) -> Decoded:
@@ -80,14 +80,14 @@ def _of_regions(region: Tensor, probabilities: Tensor, refined: Tensor) -> Decod
 
 
 def chain(scores: Scores, batch: Batch) -> ChainCRF:
-    """The distribution over the regions of each caption's phrases; without transitions they are independent."""
+    """The chain CRF over the regions of each caption's phrases; without transitions its steps are independent."""
     emissions, K = batch.to_chains(scores.emissions), scores.emissions.shape[1]
     transitions = emissions.new_zeros(K, K) if scores.transitions is None else scores.transitions
     return ChainCRF(emissions, transitions, batch.lengths, batch.label_mask, validate=False)
 
 
 def marginals(scores: Scores, batch: Batch) -> Tensor:
-    """p of each region for each phrase, given the caption: (P, K)."""
+    """The marginals p(y_t = k) of each phrase: (P, K)."""
     if scores.transitions is not None:
         return batch.to_phrases(chain(scores, batch).marginals)
     mask = batch.region_mask[batch.phrase_image]
@@ -95,7 +95,7 @@ def marginals(scores: Scores, batch: Batch) -> Tensor:
 
 
 def refine(scores: Scores, batch: Batch) -> Tensor:
-    """Every region's box as the offsets of each phrase change it, within the image: (P, K, 4)."""
+    """Every region's box, refined by each phrase's offsets and clipped to the image: (P, K, 4)."""
     image = batch.phrase_image
     boxes = batch.boxes[image]  # (P, K, 4)
     if scores.offsets is not None:
@@ -106,9 +106,9 @@ def refine(scores: Scores, batch: Batch) -> Tensor:
 def consensus_boxes(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     """The region of highest expected agreement and the median of the boxes that agree with it: (P,) and (P, 4).
 
-    Two boxes agree by a = sigmoid(12 (IoU − 0.5)), near what the metric rewards but smooth. The region is
-    argmax_k Σ_k' p(k') a(k, k'); each side of its box is the median of that side of all boxes k', weighed by
-    p(k') a(k, k'). A mean would be as often right, but draws every box towards the middle. From (P, K) and (P, K, 4).
+    Agreement a = sigmoid(12 (IoU − 0.5)) is a smooth form of the metric. The region is argmax_k Σ_k' p(k') a(k, k');
+    each side of its box is the median of that side over all boxes k', weighted by p(k') a(k, k'). A mean would be as
+    often right, but pulls every box towards the middle. From (P, K) and (P, K, 4).
     """
     size = max(1, _CHUNK // boxes.shape[1] ** 2)
     chunks = zip(torch.split(probabilities, size), torch.split(boxes, size), strict=True)
@@ -126,7 +126,7 @@ def _consensus_of_few(probabilities: Tensor, boxes: Tensor) -> tuple[Tensor, Ten
 
 
 def _median(weight: Tensor, boxes: Tensor) -> Tensor:
-    """Of each side, the first value with half of the weight up to it: (P, K) and (P, K, 4) to (P, 4)."""
+    """The weighted median of each side: (P, K) and (P, K, 4) to (P, 4)."""
     sides, order = boxes.sort(1)
     weight = weight[..., None].expand_as(boxes).gather(1, order).cumsum(1)  # (P, K, 4)
     place = (weight < weight[:, -1:] / 2).sum(1, keepdim=True)
@@ -134,9 +134,9 @@ def _median(weight: Tensor, boxes: Tensor) -> Tensor:
 
 
 def ranked(decoded: Decoded, batch: Batch, count: int) -> list[tuple[Tensor, Tensor]]:
-    """The ``count`` likeliest regions of each phrase, best first: refined boxes (R, 4) and probabilities (R,).
+    """The ``count`` most probable regions of each phrase: refined boxes (R, 4) and probabilities (R,).
 
-    R is smaller where an image has fewer regions.
+    R is smaller for an image with fewer regions.
     """
     mask = batch.region_mask[batch.phrase_image]  # (P, K)
     keys = decoded.probabilities.masked_fill(~mask, -1.0)

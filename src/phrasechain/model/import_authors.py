@@ -1,7 +1,7 @@
-"""The checkpoints that the paper's authors released, as a ``GroundingModel`` that computes what their code computes.
+"""The checkpoints that the paper's authors released, as a ``GroundingModel`` that computes what their code does.
 
-Their file is a torch archive whose ``model_state_dict`` holds the weights. All sizes are read from the tensors, and so
-is which of the paper's models it is: with or without a chain, which context, with or without box regression.
+Their file is a torch archive with the weights in ``model_state_dict``. The shapes of the tensors tell all sizes, and
+whether the model has a chain, which context, and box regression.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phrasechain.text.elmo_files import from_allennlp, read_options
 
 _LARGEST = 1 << 32  # bytes; theirs hold an ELMo of 94 million weights
 _ELMO = "encoder.input_embedder.elmo.elmo."
-#: What the tensors of the official ELMo do not tell.
+#: Settings of the official ELMo that its tensors do not show.
 _OFFICIAL = {"activation": "relu", "longest_word": 50, "cell_clip": 3.0, "state_clip": 3.0, "skip": True}
 
 State = Mapping[str, Tensor]
@@ -43,7 +43,7 @@ def read_authors(path: Path | str, options: Path | str | None = None) -> Groundi
 def import_authors(
     path: Path | str, folder: Path | str, features: Path | str, options: Path | str | None = None
 ) -> None:
-    """Write a released checkpoint as one of ours, for the region features of a store: ``evaluate`` takes the folder."""
+    """Convert a released checkpoint to one of ours, for the region features of a store."""
     model, values = _load(Path(path), options)
     source = FeatureSource.of(FeatureStore.open(Path(features)))
     needed = model.region_input.features
@@ -71,7 +71,7 @@ def _load(path: Path, options: Path | str | None) -> tuple[GroundingModel, Model
 
 
 def _read(path: Path) -> State:
-    """``model_state_dict`` of a file, nothing of which can run."""
+    """``model_state_dict`` of a file, read without running code."""
     try:
         if path.stat().st_size > _LARGEST:
             raise DataError(f"{path}: more than {_LARGEST:,} bytes, so it is no checkpoint of the authors' code")
@@ -91,7 +91,7 @@ def _read(path: Path) -> State:
 
 
 def model_values(state: State) -> Model:
-    """What makes a ``GroundingModel``, by the shapes of the weights and by what the authors' code does."""
+    """The arguments of ``GroundingModel``, from the weights' shapes and the authors' code."""
     hidden, chain = state["encoder.lstm.weight_hh_l0"].shape[1], "tran.weight" in state
     told = state["tranc.weight"].shape[1] if "tranc.weight" in state else 0
     contexts = {len(parts) * 2 * hidden: name for name, parts in CONTEXTS.items()}
@@ -112,7 +112,7 @@ def model_values(state: State) -> Model:
 
 
 def model_state(state: State) -> dict[str, Tensor]:
-    """The weights under our names, those of the text encoder left out; what is unknown among theirs is refused."""
+    """The weights by our names, without the text encoder's; unknown ones are refused."""
     taken = _Taken(state)
     found = {f"text.lstm.{name}": taken(f"encoder.lstm.{name}") for name in _LSTM}
     found |= {f"pairs.{name}": taken(f"fusion.{name}") for name in ("u.weight", "v.weight", "p.weight", "p.bias")}
@@ -133,7 +133,7 @@ _LSTM = [f"{name}_l0{end}" for name in ("weight_ih", "weight_hh", "bias_ih", "bi
 
 
 class _Taken:
-    """Tensors of a state, and the names of those that were asked for."""
+    """The tensors of a state, and the names of those that were used."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -151,11 +151,11 @@ class _Taken:
 
 
 def _encoder(state: State, options: Mapping[str, Any] | None) -> ElmoEncoder:
-    """Their ELMo: words in lower case, the untrained mix of its layers is their mean, and its state goes on."""
+    """Their ELMo: in lower case, the mean of its layers (their mix is untrained), and stateful."""
     elmo = {name.removeprefix(_ELMO): tensor for name, tensor in state.items() if name.startswith(_ELMO)}
     for name, tensor in elmo.items():
         if name.startswith("scalar_mix") and not torch.equal(tensor, torch.full_like(tensor, name.endswith("gamma"))):
-            raise DataError(f"{_ELMO}{name}: this mix of ELMo's layers was trained; only the plain mean is known")
+            raise DataError(f"{_ELMO}{name}: this mix of ELMo's layers was trained; only the mean can be imported")
     weights = from_allennlp(elmo)
     encoder = ElmoEncoder(**(options or _sizes(weights) | _OFFICIAL), layers="mean", stateful=True, lowercase=True)
     encoder.load_state_dict(weights)
@@ -163,7 +163,7 @@ def _encoder(state: State, options: Mapping[str, Any] | None) -> ElmoEncoder:
 
 
 def _sizes(weights: State) -> dict[str, Any]:
-    """The sizes of an ELMo by its tensors."""
+    """The sizes of an ELMo, from its tensors."""
     filters = [weights[f"characters.convolutions.{place}.weight"].shape for place in _count(weights, "convolutions")]
     return {
         "characters": weights["characters.embedding.weight"].shape[1],

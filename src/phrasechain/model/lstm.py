@@ -3,7 +3,7 @@
 On a CPU it is computed here: ``nn.LSTM`` adds up the weights' gradients step by step, and one product for all steps
 takes a fifth less time (a training step of the paper's size 6 % less). Other devices run ``nn.LSTM``.
 
-Axes: B captions, L tokens, D features, H states of one direction; N tokens of all captions as they are read: the first
+Axes: B captions, L tokens, D features, H states of one direction; N tokens of all captions in packed order: the first
 tokens of all captions, the longest caption first, then all second tokens, and so on.
 """
 
@@ -47,7 +47,7 @@ def _packed(lstm: nn.LSTM, tokens: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def _reading_order(counts: Sequence[int]) -> tuple[list[int], Tensor, Tensor, Tensor]:
-    """How many captions have a token at each step, and of the N tokens the caption and the place from either end."""
+    """The captions at each step, and of each of the N tokens its caption and its place from either end."""
     order = sorted(range(len(counts)), key=lambda b: -counts[b])
     running = [sum(count > step for count in counts) for step in range(max(counts))]
     caption = torch.tensor([b for number in running for b in order[:number]])
@@ -56,7 +56,7 @@ def _reading_order(counts: Sequence[int]) -> tuple[list[int], Tensor, Tensor, Te
 
 
 def scan(gates: Tensor, weight: Tensor, running: list[int]) -> Tensor:
-    """The states (N, H) of one direction from what its gates get from the tokens (N, 4 H) and the states' weight."""
+    """The states (N, H) of one direction, from the input's part of the gates (N, 4 H) and the recurrent weight."""
     states: Tensor = _Scan.apply(gates, weight, running)  # type: ignore[no-untyped-call]
     return states
 
@@ -92,7 +92,7 @@ class _Scan(torch.autograd.Function):
         gates, cells, squashed, states, weight = ctx.saved_tensors
         earlier_cells, earlier_states = (_earlier(values, ctx.running) for values in (cells, states))
         enter, forget, new, leave = gates.chunk(4, 1)
-        to_cell = leave * (1 - squashed * squashed)  # the derivative of the state by the cell; then, of these by gates:
+        to_cell = leave * (1 - squashed * squashed)  # ∂state/∂cell; then the derivatives by the gates:
         parts = [new * enter * (1 - enter), earlier_cells * forget * (1 - forget), enter * (1 - new * new)]
         by_cell = torch.cat(parts, 1)
         by_state = squashed * leave * (1 - leave)
@@ -111,13 +111,13 @@ class _Scan(torch.autograd.Function):
 
 
 def _steps(running: list[int]) -> list[tuple[slice, slice | None]]:
-    """The rows of each step, and those of the same captions one step before."""
+    """The rows of each step, and of the same captions one step before."""
     steps = [slice(start, end) for start, end in pairwise([0, *accumulate(running)])]
     before = [slice(step.start, step.start + number) for step, number in zip(steps[:-1], running[1:], strict=True)]
     return list(zip(steps, [None, *before], strict=True))
 
 
 def _earlier(values: Tensor, running: list[int]) -> Tensor:
-    """What each row's caption had one step before, zeros at its first: (N, H) to (N, H)."""
+    """The values of each caption one step before, zeros at its first: (N, H) to (N, H)."""
     rows = [values[before] for _, before in _steps(running) if before is not None]
     return torch.cat([values.new_zeros(running[0], values.shape[1]), *rows])

@@ -1,17 +1,16 @@
-"""From token vectors to the vectors of phrases and of what stands between them (paper, section 4.2).
+"""The phrase encoder: a BiLSTM over token vectors, phrase vectors and the context of transitions (paper, section 4.2).
 
     (→h, ←h) = BiLSTM(Embed(c_1 … c_L))        p^t = [→h at the last token of phrase t ; ←h at its first]
 
-The transition from phrase t-1 to t is told some of
+The context of the transition from phrase t-1 to t is made of some of
 
-    M  [→h before phrase t starts ; ←h after phrase t-1 ends]: at the two ends of the words between them
+    M  [→h before phrase t starts ; ←h after phrase t-1 ends]: the words between them
     L  p^{t-1}
     R  p^t
     G  [→h at the caption's last token ; ←h at its first]
 
-Where two phrases touch, M is [→h at the last token of t-1 ; ←h at the first token of t]: the formula is the same, and
-each state still has read up to the seam. Phrases that overlap keep to it as well. Before a caption's first token and
-after its last there is nothing read, and the state is the LSTM's initial one, zeros.
+The formula of M also holds for phrases that touch, where it is [→h at the last token of t-1 ; ←h at the first token of
+t], and for phrases that overlap. Before a caption's first token and after its last the state is the initial one, zeros.
 
 Axes: B captions, L tokens, H states of one direction, P phrases, T phrases of the longest chain.
 """
@@ -38,26 +37,26 @@ CONTEXTS: dict[str, tuple[str, ...]] = {
 
 
 class TokenStates(NamedTuple):
-    """The states of both directions at each token, and the tokens. Row L of the states stands for both ends: after the
-    last token and, as -1, before the first."""
+    """The states of both directions at each token. Row L is the initial state: after the last token and, as -1, before
+    the first."""
 
     forward: Tensor  # (B, L + 1, H)
     backward: Tensor  # (B, L + 1, H)
-    last: Tensor  # (B,) int64: the place of each caption's last token
-    tokens: Tensor  # (B, L, D): the vectors that were read
+    last: Tensor  # (B,) int64: the index of each caption's last token
+    tokens: Tensor  # (B, L, D): the LSTM's input
 
 
 class PhraseEncoder(nn.Module):
-    """Captions → token vectors → dropout → BiLSTM → dropout → the vectors of phrases and of their contexts.
+    """Captions → token vectors → dropout → BiLSTM → dropout → phrase vectors and contexts.
 
     Args:
         encoder: gives the token vectors.
-        hidden: H; the vector of a phrase has ``dimension`` 2 H, a context ``context_dimension``.
-        context: what transitions are told, one of ``CONTEXTS``.
+        hidden: H; a phrase vector has ``dimension`` 2 H, a context ``context_dimension``.
+        context: the context of transitions, one of ``CONTEXTS``.
         dropout: of the token vectors and of the states.
-        packed: read each caption to its own end, so that nothing depends on the rest of the batch. The authors' code
-            reads on over the padding: its backward states start there, G takes the forward state at the padding's end,
-            and what comes before the first token is, by a negative index, that state too.
+        packed: stop at each caption's end, so that nothing depends on the rest of the batch. The authors' code runs
+            over the padding: its backward states start there, G has the forward state at the padding's end, and so has,
+            by a negative index, what comes before the first token.
     """
 
     def __init__(
@@ -73,11 +72,11 @@ class PhraseEncoder(nn.Module):
         self.lstm = self.make_lstm()
 
     def make_lstm(self) -> nn.LSTM:
-        """A new LSTM that can read these token vectors."""
+        """A new LSTM for these token vectors."""
         return nn.LSTM(self.encoder.dimension, self.dimension // 2, batch_first=True, bidirectional=True)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """The vectors of phrases (P, 2 H), and of contexts (B, T-1, c) or None where there is none."""
+        """Phrase vectors (P, 2 H), and contexts (B, T-1, c) or None."""
         return self.phrases(self.read(batch.tokens), batch)
 
     def phrases(self, states: TokenStates, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -90,7 +89,7 @@ class PhraseEncoder(nn.Module):
         return self.states(self.encoder(captions), captions, self.lstm)
 
     def states(self, vectors: Tensor, captions: Captions, lstm: nn.LSTM) -> TokenStates:
-        """The same by another LSTM, from the token vectors (B, L, D) of the captions."""
+        """The same by a given LSTM, from the token vectors (B, L, D)."""
         tokens, counts = self.dropout(vectors), [len(caption) for caption in captions]
         L = tokens.shape[1]
         states = read_both_ways(lstm, tokens, counts if self.packed else [L] * len(counts))
@@ -107,8 +106,8 @@ def phrase_vectors(states: TokenStates, token_spans: Tensor, phrase_caption: Ten
 
 
 def context_vectors(states: TokenStates, context: str, batch: Batch) -> Tensor:
-    """The parts of a context for each transition: (B, T-1, parts · 2 H), zeros past each chain's end."""
-    right = batch.phrase_step.nonzero()[:, 0]  # (Q,) phrases with another before them, which stands right before
+    """The context of each transition: (B, T-1, parts · 2 H), zeros past each chain's end."""
+    right = batch.phrase_step.nonzero()[:, 0]  # (Q,) phrases with one before them, whose row is the one before
     left, caption, spans = right - 1, batch.phrase_caption[right], batch.token_spans
     makers = {
         "M": lambda: _between(states, caption, spans[left, 1], spans[right, 0]),

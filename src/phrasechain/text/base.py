@@ -1,4 +1,4 @@
-"""What every text encoder is: captions in, one vector per token out."""
+"""The interface of text encoders: captions in, one vector per token out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Captions = Sequence[Sequence[str]]
 
 
 class TextEncoder(nn.Module):
-    """Turns B captions of tokens into (B, L, D) float32, L the longest caption, zeros past a caption's end.
+    """From B captions of tokens to (B, L, D) float32, L the longest caption, zeros past a caption's end.
 
-    An encoder is built from plain values, ``settings``, and a ``state_dict``: both together are all of it.
+    ``settings`` and the ``state_dict`` together define an encoder.
     """
 
     dimension: int  # D
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Values for JSON that, given to the class, make an encoder which fits this one's ``state_dict``."""
+        """The constructor's arguments, as values for JSON."""
         raise NotImplementedError
 
     def forward(self, captions: Captions) -> Tensor:
@@ -28,5 +28,5 @@ class TextEncoder(nn.Module):
 
 
 def longest(captions: Captions) -> int:
-    """L, the tokens of the longest caption; 0 where there is none."""
+    """L, the tokens of the longest caption; 0 without captions."""
     return max(map(len, captions), default=0)

@@ -1,8 +1,8 @@
-"""The output of a frozen encoder on the disk: each caption is encoded once.
+"""The output of a frozen encoder on disk: each caption is encoded once.
 
-A folder of safetensors files. Each is written whole or not at all, and carries which encoder it is of, the hashes of
-its captions and their vectors one after the other; several processes may add files at the same time. A process that is
-killed loses what it has not written yet, which is then computed again.
+A folder of safetensors files, each written atomically. A file holds the encoder's hash, the hashes of its captions and
+their concatenated vectors. Several processes may add files at the same time; one that is killed loses what it has not
+written yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phrasechain.text.base import Captions, TextEncoder, longest
 
 CACHE_FORMAT = "phrasechain text cache 1"
 _WHAT, _REMEDY = "text cache", "choose another folder, or delete it"
-FILE_BYTES = 1 << 26  # of vectors, gathered in memory before they are written
+FILE_BYTES = 1 << 26  # of vectors, buffered before they are written
 
 
 def encoder_identity(encoder: TextEncoder) -> str:
@@ -43,22 +43,22 @@ def caption_key(caption: Sequence[str]) -> str:
 
 
 class CachedEncoder(TextEncoder):
-    """A frozen encoder that keeps what it has computed in a folder, and reads it from there.
+    """A frozen encoder with a cache on disk.
 
-    It has the settings and the ``state_dict`` of the encoder: a model is saved and loaded with or without the cache.
-    ``fill`` encodes many captions beforehand; otherwise they are encoded when they come. ``flush`` writes the rest.
+    It has the settings and the ``state_dict`` of the encoder, so a model is saved and loaded with or without the cache.
+    Captions are encoded when they come, or beforehand by ``fill``; ``flush`` writes what is still in memory.
     """
 
     def __init__(self, encoder: TextEncoder, folder: Path | str, file_bytes: int = FILE_BYTES) -> None:
         super().__init__()
         if any(weight.requires_grad for weight in encoder.parameters()):
-            raise DataError("an encoder that is trained cannot be cached: freeze it, or do without the cache")
+            raise DataError("an encoder that is trained cannot be cached: freeze it, or use no cache")
         if getattr(encoder, "stateful", False):
-            raise DataError("a stateful encoder cannot be cached: make it stateless, or do without the cache")
+            raise DataError("a stateful encoder cannot be cached: make it stateless, or use no cache")
         self.encoder, self.folder, self.dimension = encoder, Path(folder), encoder.dimension
         self._file_bytes = file_bytes
         self._places: dict[str, tuple[Tensor, int, int]] = {}  # caption → rows of a table
-        self._waiting: dict[str, Tensor] = {}  # captions that are in no file yet
+        self._waiting: dict[str, Tensor] = {}  # not written yet
         self._open_folder()
         self.register_state_dict_post_hook(_hide_encoder)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_unhide_encoder)  # type: ignore[no-untyped-call]
@@ -80,7 +80,7 @@ class CachedEncoder(TextEncoder):
         return result.to(weight.device)
 
     def fill(self, captions: Iterable[Sequence[str]], batch: int = 64) -> None:
-        """Encode what is missing, captions of like length together, and write it."""
+        """Encode and write the captions that are missing, those of similar length together."""
         keyed = {caption_key(caption): caption for caption in captions}
         missing = sorted(keyed.keys() - self._places.keys(), key=lambda key: (len(keyed[key]), key))
         for at in range(0, len(missing), batch):
@@ -88,7 +88,7 @@ class CachedEncoder(TextEncoder):
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits in memory, all or nothing."""
+        """Write what is in memory alone, atomically."""
         if not self._waiting:
             return
         counts = {key: len(vectors) for key, vectors in self._waiting.items()}
@@ -113,7 +113,7 @@ class CachedEncoder(TextEncoder):
             self.flush()
 
     def _open_folder(self) -> None:
-        """Begin anew with the encoder's weights as they are now, and what is in the folder."""
+        """Read the folder again, for the encoder's present weights."""
         self._identity = encoder_identity(self.encoder)
         self._places.clear()
         self._waiting.clear()
@@ -133,7 +133,7 @@ class CachedEncoder(TextEncoder):
             self._add(json.loads(file.metadata["captions"]), file.tensors["vectors"])
 
     def _add(self, counts: dict[str, int], table: Tensor) -> None:
-        """Note where the captions of a file lie in its table (tokens, D), which stays on the disk until it is used."""
+        """Index the captions of a file's table (tokens, D), which stays memory-mapped."""
         if table.shape != (sum(counts.values()), self.dimension) or table.dtype != torch.float32:
             raise ValueError(f"its vectors have the shape {tuple(table.shape)}")
         start = 0

@@ -1,10 +1,10 @@
-"""The encoder ``elmo``: vectors of words in their sentence from a bidirectional language model over characters.
+"""The encoder ``elmo`` (Peters et al., 2018): contextual word vectors from a bidirectional character language model.
 
-Each word is spelt in bytes, read by a character CNN with highway layers, and projected; above that stand LSTM layers
-with a projected state, one stack per direction. ``elmo_files.py`` reads the official weights.
+A character CNN with highway layers embeds the bytes of each word; LSTM layers with a projected state, one stack per
+direction, read the words. ``elmo_files.py`` reads the official weights.
 
-Axes: B captions, N tokens of the longest with the marks of its begin and end, W distinct words, F filters,
-C the size of an LSTM's cell, H of its projected state.
+Axes: B captions, N tokens of the longest with its begin and end marks, W distinct words, F filters, C the size of an
+LSTM's cell, H of its projected state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State = list[tuple[Tensor, Tensor]]  # per layer: states (2, B, H) and cells (2,
 
 @lru_cache(maxsize=1 << 16)
 def character_ids(word: str, length: int) -> list[int]:
-    """The UTF-8 bytes of a word between the ids of its borders, padded to ``length``; a long word loses its end.
+    """The UTF-8 bytes of a word between begin and end marks, padded or cut to ``length``.
 
     >>> character_ids("dé", 8)
     [259, 101, 196, 170, 260, 261, 261, 261]
@@ -45,7 +45,7 @@ def _bordered(characters: list[int], length: int) -> list[int]:
 
 
 class CharacterEncoder(nn.Module):
-    """Words as character ids, (W, length), to (W, H): convolutions, the best of each filter, highways, projection."""
+    """Words as character ids, (W, length), to (W, H): convolutions, max-pooling, highway layers, projection."""
 
     def __init__(
         self, dimension: int, filters: Sequence[tuple[int, int]], highways: int, activation: str, projected: int
@@ -72,7 +72,7 @@ class CharacterEncoder(nn.Module):
 
 
 class ProjectedLstm(nn.Module):
-    """One LSTM layer, both directions at once, whose state is a projection of its output; cell and state are clipped.
+    """One LSTM layer with projection (LSTMP), both directions at once; cells and states are clipped.
 
     Gates are in the order input, forget, new, output, as in torch.
     """
@@ -90,8 +90,8 @@ class ProjectedLstm(nn.Module):
     def forward(self, inputs: Tensor, running: Sequence[int], state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """From (2, N, B, H), each direction in the order in which it reads, to (2, N + 1, B, H) and cells (2, B, C).
 
-        ``running[n]`` captions are not at their end before step n, the first ones of the batch; the others keep their
-        states. Step 0 of the result is the state before the first token.
+        Captions are sorted by length: the first ``running[n]`` have a token at step n, the others keep their states.
+        Step 0 of the result is the initial state.
         """
         _, N, B, H = inputs.shape
         given = torch.baddbmm(self.bias[:, None], inputs.reshape(2, N * B, H), self.input_weight.transpose(1, 2))
@@ -114,19 +114,19 @@ def _clip(values: Tensor, bound: float | None) -> Tensor:
 
 
 class ElmoEncoder(TextEncoder):
-    """ELMo (Peters et al. 2018): (B, L, 2 H), forward then backward. :meth:`from_files` reads the official ones.
+    """ELMo: (B, L, 2 H), forward then backward. :meth:`from_files` reads the official weights.
 
     Args:
         characters, filters, highways, activation: of the character CNN; a filter is its width and its count.
-        longest_word: bytes of a word that are read, its borders included.
+        longest_word: bytes of a word that are read, its marks included.
         state, cell, depth: H, C and the number of LSTM layers.
         cell_clip, state_clip: bounds of cells and states, or None.
         skip: add a layer's input to its output, from the second layer on.
         layers: ``last``, the top layer, or ``mean`` of all layers and the words' own vectors (twice, side by side).
-        stateful: begin each caption where the caption in the same place of the batch before ended, as the authors'
-            code does; what comes out then depends on what came before. ``reset`` forgets it.
-        lowercase: read words in lower case, as the authors' code does; the official weights know both.
-        frozen: no weight is trained.
+        stateful: start each caption from the final state of the same row of the batch before, as the authors' code
+            does: outputs depend on earlier batches. ``reset`` clears the state.
+        lowercase: read words in lower case, as the authors' code does; the official weights are cased.
+        frozen: train no weights.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class ElmoEncoder(TextEncoder):
         self._state: State | None = None
 
     @classmethod
-    def from_files(cls, options: Path | str, weights: Path | str, layers: str = "last", **how: Any) -> Self:
-        """The encoder of an official ``options.json`` and ``weights.hdf5``; ``how``: stateful, lowercase, frozen."""
+    def from_files(cls, options: Path | str, weights: Path | str, layers: str = "last", **settings: Any) -> Self:
+        """From an official ``options.json`` and ``weights.hdf5``; ``settings``: stateful, lowercase, frozen."""
         sizes = read_options(Path(options))
         state = read_weights(Path(weights), sizes)
-        encoder = cls(**sizes, layers=layers, **how)
+        encoder = cls(**sizes, layers=layers, **settings)
         encoder.load_state_dict(state)
         return encoder
 
@@ -180,7 +180,7 @@ class ElmoEncoder(TextEncoder):
         return dict(self._settings)
 
     def reset(self) -> None:
-        """Forget the states that earlier batches left."""
+        """Clear the state that earlier batches left."""
         self._state = None
 
     def forward(self, captions: Captions) -> Tensor:
@@ -204,7 +204,7 @@ class ElmoEncoder(TextEncoder):
         return torch.empty_like(result).index_copy(0, rows, result).float()  # (B, L, 2 H)
 
     def _embed(self, captions: Captions) -> Tensor:
-        """The vectors of the words with the marks of begin and end, each distinct word read once: (N, B, H)."""
+        """The words' vectors with begin and end marks, each distinct word embedded once: (N, B, H)."""
         L, device = longest(captions), self.characters.projection.weight.device
         places: dict[str, int] = {}  # of distinct words, after the two marks
         index = [[places.setdefault(word, len(places) + 2) for word in caption] for caption in captions]
@@ -227,7 +227,7 @@ class ElmoEncoder(TextEncoder):
         return torch.stack(outputs).mean(0) if self.layers == "mean" else outputs[-1]
 
     def _states_of(self, inputs: Tensor, rows: Tensor) -> State:
-        """The states that captions begin with: zeros, or what the caption of the same row left."""
+        """The initial states: zeros, or the final ones of the same rows."""
         _, _, B, H = inputs.shape
         zeros = [(inputs.new_zeros(2, B, H), inputs.new_zeros(2, B, self._cell)) for _ in self.lstms]
         if not self.stateful:
@@ -249,11 +249,11 @@ class ElmoEncoder(TextEncoder):
 
 
 def _grown(kept: Tensor, zeros: Tensor) -> Tensor:
-    """States with rows of zeros for captions that are more than ever before: (2, R, C) and (2, B, C) to (2, max, C)."""
+    """States with rows of zeros for a batch larger than any before: (2, R, C) and (2, B, C) to (2, max, C)."""
     return torch.cat([kept.to(zeros), zeros[:, kept.shape[1] :]], 1)
 
 
 def _turned(lengths: Tensor, N: int) -> Tensor:
-    """For each caption its token places from its last to its first; what lies past its end stays: (N, B, 1)."""
+    """The places of each caption's tokens in reverse, with padding left in place: (N, B, 1)."""
     place = torch.arange(N, device=lengths.device)[:, None]
     return torch.where(place < lengths, lengths - 1 - place, place)[..., None]

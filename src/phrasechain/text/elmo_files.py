@@ -1,4 +1,4 @@
-"""ELMo's official files: ``options.json`` and ``weights.hdf5``, checked before anything is built from them."""
+"""ELMo's official files, ``options.json`` and ``weights.hdf5``, checked before a model is built."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HIGHWAY = re.compile(r"highways\.\d+\.(weight|bias)")
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """The sizes that ``options.json`` gives, by the names that ``ElmoEncoder`` has for them."""
+    """The sizes in ``options.json``, as arguments of ``ElmoEncoder``."""
     try:
         record = parse_json(read_bounded(path, _OPTIONS_LIMIT))
         characters, lstm = _part(record, "char_cnn"), _part(record, "lstm")
@@ -73,9 +73,9 @@ def read_weights(path: Path, sizes: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def from_allennlp(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same for the names that allennlp's ``Elmo`` has in a ``state_dict``, as in the authors' checkpoints.
+    """The same from a ``state_dict`` of allennlp's ``Elmo``, as in the authors' checkpoints.
 
-    Its scalar mixes are left out: untrained they are the plain mean.
+    Its scalar mixes are left out: untrained, they are the mean.
     """
     words, lstm = "_elmo_lstm._token_embedder.", "_elmo_lstm._elmo_lstm."
     result = {"characters.embedding.weight": state[f"{words}_char_embedding_weights"]}
@@ -96,7 +96,7 @@ def from_allennlp(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _gate_turned(tensor: Tensor) -> Tensor:
-    """Their highway's gate is the share of the old value, ours, as in the official files, of the new one."""
+    """Their highway gates the old value; ours, as in the official files, the new one."""
     new, gate = tensor.chunk(2)
     return torch.cat([new, -gate])
 
@@ -127,7 +127,7 @@ def _cell_name(direction: int, place: int) -> str:
 
 
 def _array(hdf5: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """An array that lies in this very file (no links to others), of the expected shape, finite."""
+    """A finite array of the expected shape, stored in this file (no links to others)."""
     import h5py
 
     item = hdf5
@@ -146,7 +146,7 @@ def _array(hdf5: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def _converted(found: Arrays, sizes: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Arrays as TensorFlow lays them out, by the names and in the layout of ``ElmoEncoder``."""
+    """TensorFlow's arrays by the names and in the layout of ``ElmoEncoder``."""
     yield "characters.embedding.weight", np.pad(found["char_embed"], ((1, 0), (0, 0)))  # 0: no character
     for place in range(len(sizes["filters"])):
         yield f"characters.convolutions.{place}.weight", found[f"CNN/W_cnn_{place}"][0].transpose(2, 1, 0)
@@ -164,7 +164,7 @@ def _converted(found: Arrays, sizes: Mapping[str, Any]) -> Iterator[tuple[str, N
 
 
 def _lstm_converted(found: Arrays, place: int, state: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Both directions of one layer. The file has W for [input ; state] and its forget gates lack a bias of 1."""
+    """Both directions of one layer. The file's W is for [input ; state], and its forget biases lack TensorFlow's 1."""
     cells = [_cell_name(direction, place) for direction in range(2)]
     weights = np.stack([_torch_gates(found[f"{cell}/W_0"].T) for cell in cells])  # (2, 4 C, 2 H)
     bias = np.stack([_torch_gates(found[f"{cell}/B"]) for cell in cells])  # (2, 4 C)

@@ -18,7 +18,7 @@ ENCODERS: dict[str, type[TextEncoder]] = {
 
 
 def build_encoder(name: str, settings: dict[str, Any]) -> TextEncoder:
-    """The encoder of these ``settings``; its weights come from a ``state_dict``.
+    """An encoder from its ``settings``; its weights come from a ``state_dict``.
 
     >>> encoder = build_encoder("words", {"words": ["a", "dog"], "dimension": 8})
     >>> encoder([["A", "dog"], ["a", "spotted", "dog"]]).shape

@@ -1,4 +1,4 @@
-"""Tokens of a text as its writer typed it, split as the captions of Flickr30k are, and the way back.
+"""Tokens of plain text, split as the captions of Flickr30k are, and back to text.
 
     tokenise("The man's dog isn't here.")   The · man · 's · dog · is · n't · here · .
 
@@ -25,8 +25,8 @@ from phrasechain.core.errors import DataError
 CHARACTER_LIMIT = 20_000
 TOKEN_LIMIT = 2_000
 
-_EMOJI, _JOINER = "\x01", "\x02"  # what stands for them; real control characters have become spaces
-_ANY_SIGN = ";"  # stands for punctuation that never joins
+_EMOJI, _JOINER = "\x01", "\x02"  # stand-ins; real control characters have become spaces
+_ANY_SIGN = ";"  # stands for any other punctuation
 _SAME = dict.fromkeys("\u2018\u2019\u02bc\u00b4", "'") | dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"')
 _SAME |= dict.fromkeys("\u2010\u2011", "-") | dict.fromkeys("\u200b\ufeff\u2060", " ") | {"\u2026": "."}
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
@@ -80,7 +80,7 @@ class Span:
 
 
 def tokenise(text: str) -> tuple[Token, ...]:
-    """The tokens of a text, in order and without overlap; none where there is nothing but space.
+    """The tokens of a text, in order and without overlap; none for white space.
 
     >>> [token.text for token in tokenise("Two kids' t-shirts (red) don't match.")]
     ['Two', 'kids', "'", 't-shirts', '(', 'red', ')', 'do', "n't", 'match', '.']
@@ -96,7 +96,7 @@ def tokenise(text: str) -> tuple[Token, ...]:
 
 
 def plain(token: str) -> str:
-    """The token as one types it on a plain keyboard: straight quotes, compatible letters, nothing invisible.
+    """The token in plain form: straight quotes, NFKC, no invisible characters.
 
     >>> plain("\u201d"), plain("caf\u0065\u0301"), plain("\uff24\uff4f\uff47")
     ('"', 'café', 'Dog')
@@ -138,7 +138,7 @@ def _stand_in(sign: str) -> str:
 
 _STAND_IN = _StandIn()
 
-# ---- the way back ----
+# ---- back to text ----
 
 _NO_SPACE_BEFORE = re.compile(r"[.!?]+|[,;:)%\u201d]|n't|'(?:s|re|m|ll|ve|d)(?:-\w+)*", re.IGNORECASE)
 _NO_SPACE_AFTER = frozenset("($#")
@@ -146,7 +146,7 @@ _QUOTES = frozenset("\"'")
 
 
 def written(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """The text of the tokens as people write it, and where in it each token is.
+    """The tokens as ordinary text, and the span of each token in it.
 
     >>> written(["The", "man", "'s", '"', "dog", '"', "is", "n't", "here", "."])[0]
     'The man\\'s "dog" isn\\'t here.'

@@ -1,7 +1,6 @@
 """The encoder ``transformer``: any Hugging Face text encoder, through the library transformers (the extra ``hf``).
 
-A word's vector is the mean of the vectors of its pieces. Only weights in safetensors are loaded, and no code that
-comes with a model.
+A word's vector is the mean of its pieces' vectors. Only safetensors weights are loaded, and no remote code.
 
 Axes: B captions, L tokens, S pieces, D features.
 """
@@ -21,18 +20,18 @@ from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.progress import quiet_library
 from phrasechain.text.base import Captions, TextEncoder, longest
 
-_UNUSED = "pooler."  # weights that do not matter here, so they may be missing
-_NO_LIMIT = 1_000_000  # pieces; what tokenisers without a limit call theirs is larger
+_UNUSED = "pooler."  # weights that are not used here and may be missing
+_NO_LIMIT = 1_000_000  # pieces; tokenisers without a limit report a larger one
 
 
 class TransformerEncoder(TextEncoder):
-    """Vectors of the last layer, (B, L, D); a word without pieces is zeros. :meth:`from_pretrained` makes one.
+    """The last hidden layer, (B, L, D); a word without pieces is zeros. :meth:`from_pretrained` makes one.
 
     Args:
         config: of the model, as in its config.json.
         tokenizer: its fast tokeniser, the text of tokenizer.json.
-        limit: pieces that a caption may have, special ones included. A longer one is refused.
-        frozen: no weight is trained, and dropout stays off.
+        limit: pieces that a caption may have, special ones included. A longer caption is refused.
+        frozen: train no weights, and keep dropout off.
         name: for messages.
     """
 
@@ -69,9 +68,7 @@ class TransformerEncoder(TextEncoder):
             _require_trained(model, report["missing_keys"])
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
             if not tokenizer.is_fast:
-                raise DataError(
-                    "it has no fast tokeniser (tokenizer.json), so its pieces cannot be told to their words"
-                )
+                raise DataError("it has no fast tokeniser (tokenizer.json), which maps pieces to words")
             config = json.loads(model.config.to_json_string(use_diff=False))
             encoder = cls(
                 config={key: value for key, value in config.items() if not key.startswith("_")},
@@ -81,7 +78,7 @@ class TransformerEncoder(TextEncoder):
                 name=name,
             )
             encoder.model.load_state_dict(_text_part(model).state_dict())
-            encoder([["a"]])  # what is no text encoder fails here, not in the middle of a training
+            encoder([["a"]])  # another kind of model fails here, not in training
         return encoder
 
     @property
@@ -89,7 +86,7 @@ class TransformerEncoder(TextEncoder):
         return dict(self._settings)
 
     def train(self, mode: bool = True) -> Self:
-        """A frozen model stays as it is for evaluation."""
+        """A frozen model stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, captions: Captions) -> Tensor:
@@ -110,7 +107,7 @@ class TransformerEncoder(TextEncoder):
             (b * S + s, b * L + word)
             for b, each in enumerate(pieces)
             for s, word in enumerate(each.word_ids)
-            if word is not None  # a mark of the model's own
+            if word is not None  # a special token
         ]
         return _word_means(vectors.flatten(0, 1), owned, B * L).view(B, L, self.dimension)
 
@@ -123,14 +120,14 @@ def _word_means(vectors: Tensor, owned: list[tuple[int, int]], count: int) -> Te
 
 
 def _text_part(model: Any) -> Any:
-    """The encoder of an encoder-decoder, the text side of a model of text and images, or the model."""
+    """The encoder of an encoder-decoder, the text tower of CLIP and its kind, or the model itself."""
     if model.config.is_encoder_decoder:
         return model.get_encoder()
     return getattr(model, "text_model", model)
 
 
 def _for_single_words(tokenizer: str) -> str:
-    """The tokeniser, told that a space goes before every word it is given, where it does not know that by itself."""
+    """The tokeniser, set to put a space before every word where it does not by default."""
     content = json.loads(tokenizer)
     before = content["pre_tokenizer"] or {}
     first = before["pretokenizers"][0] if before.get("type") == "Sequence" else before
@@ -142,7 +139,7 @@ def _for_single_words(tokenizer: str) -> str:
 
 
 def _limit(tokenizer: Any, model: Any) -> int:
-    """The pieces that the model has places for, as far as it says so."""
+    """The pieces that the model has positions for, as far as it says so."""
     offsets = [1 + part.padding_idx for name, part in model.named_modules() if _keeps_places(name, part)]
     places = getattr(model.config, "max_position_embeddings", None)
     given = (tokenizer.model_max_length, None if places is None else places - max(offsets, default=0), _NO_LIMIT)
@@ -150,7 +147,7 @@ def _limit(tokenizer: Any, model: Any) -> int:
 
 
 def _keeps_places(name: str, part: Any) -> bool:
-    """Whether it is a table of positions of RoBERTa's kind, where they begin after the id of padding."""
+    """Whether it is a table of positions of RoBERTa's kind, which start after the id of padding."""
     return name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
 
 

@@ -1,6 +1,6 @@
 """Word vectors in the text format of GloVe, word2vec and fastText, plain or gzipped.
 
-One word a line, then its numbers, separated by spaces; the first line may be ``count dimension``. A word may hold
+Each line is a word and D numbers, separated by spaces; the first line may be ``count dimension``. A word may hold
 spaces: the last D fields are the numbers.
 """
 
@@ -21,10 +21,10 @@ from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import reason
 
 MAX_DIMENSION = 16_384
-MAX_VALUES = 1 << 30  # numbers that are kept, 4 GB of them
+MAX_VALUES = 1 << 30  # numbers kept in memory: 4 GB
 _LINE_LIMIT = 1 << 20  # bytes
 _GZIP, _ZIP = b"\x1f\x8b", b"PK"
-_GROWTH = 100  # times that a gzipped file may unpack to; numbers as text give about 3
+_GROWTH = 100  # the most that a gzipped file may expand; numbers as text give about 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class WordVectors:
 
 
 def read_vectors(path: Path | str, wanted: Collection[str] | None = None) -> WordVectors:
-    """The vectors of the words that are wanted and there, in the file's order, or of all; of equal words the first."""
+    """The vectors of the ``wanted`` words, or of all, in the file's order; of equal words the first."""
     path = Path(path)
     try:
         return _read(path, wanted)
@@ -151,4 +151,4 @@ def _require_finite(path: Path, vectors: NDArray[np.float32], lines: list[int]) 
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
         line = lines[int(finite.argmin())]
-        raise DataError(f"{path}:{line}: a number that is not finite, or too large; mend the line or leave it out")
+        raise DataError(f"{path}:{line}: a number that is not finite, or too large; fix the line or remove it")

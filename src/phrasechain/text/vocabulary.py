@@ -1,4 +1,4 @@
-"""Words as numbers: a vocabulary from captions, and the character n-grams that stand for a word outside of it."""
+"""A vocabulary from captions, and character n-grams for words outside of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import lru_cache
 from zlib import crc32
 
 SHORTEST, LONGEST = 3, 5  # characters of an n-gram
-_MOST_CHARACTERS = 64  # of a word; what is longer is no word, and would have very many n-grams
+_MOST_CHARACTERS = 64  # of a word; a longer one would have very many n-grams
 
 
 def build_vocabulary(captions: Iterable[Sequence[str]], least: int = 1, lowercase: bool = True) -> tuple[str, ...]:
-    """The words that occur at least ``least`` times, frequent ones first, then by the alphabet.
+    """The words that occur at least ``least`` times, by frequency, then alphabetically.
 
     >>> build_vocabulary([["A", "dog", "chases", "a", "cat"], ["a", "dog"]], least=2)
     ('a', 'dog')
@@ -22,7 +22,7 @@ def build_vocabulary(captions: Iterable[Sequence[str]], least: int = 1, lowercas
 
 
 def ngrams(word: str) -> list[str]:
-    """The parts of 3 to 5 characters of a word between its borders; the whole where it is shorter than that.
+    """The n-grams of 3 to 5 characters of ``<word>``; all of it where that is shorter.
 
     >>> ngrams("dog")
     ['<do', 'dog', 'og>', '<dog', 'dog>', '<dog>']
@@ -34,5 +34,5 @@ def ngrams(word: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def ngram_buckets(word: str, buckets: int) -> tuple[int, ...]:
-    """The bucket of each n-gram: its CRC-32 modulo the buckets, the same on every machine and in every run."""
+    """The bucket of each n-gram: its CRC-32 modulo ``buckets``, the same on every machine."""
     return tuple(crc32(part.encode("utf-8", "replace")) % buckets for part in ngrams(word))

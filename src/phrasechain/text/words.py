@@ -1,4 +1,4 @@
-"""The encoder ``words``: one vector per word, whatever stands around it."""
+"""The encoder ``words``: one vector per word, without context."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from phrasechain.text.tokens import plain
 from phrasechain.text.vectors import WordVectors
 from phrasechain.text.vocabulary import ngram_buckets
 
-SPREAD = 0.5  # standard deviation of the numbers of GloVe, so that learned and given vectors are alike
+SPREAD = 0.5  # standard deviation of GloVe's values, so that learned and given vectors are alike
 _TYPICAL_NGRAMS = 9  # of a word
 
 
 class WordEncoder(TextEncoder):
-    """Learned vectors of words; a word outside the vocabulary is the mean of the vectors of its character n-grams.
+    """Word embeddings; a word outside the vocabulary is the mean of the vectors of its character n-grams (fastText).
 
-    A token that is not in the vocabulary as it is written is looked up as one types it plainly: ``ｄｏｇ`` is ``dog``.
+    A token that is not in the vocabulary is looked up in its plain form: ``ｄｏｇ`` is ``dog``.
 
     Args:
         words: the vocabulary, each word once.
         dimension: D.
         buckets: rows that n-grams share by their hash.
-        lowercase: look words up in lower case; the vocabulary must be so too.
-        word_dropout: the share of known words that in training are taken for unknown, so that the buckets learn.
-        frozen: keep the vectors of the vocabulary as they are; the buckets always learn.
+        lowercase: look words up in lower case; the vocabulary must be in lower case too.
+        word_dropout: the share of known words that count as unknown in training, so that the buckets learn.
+        frozen: do not train the vocabulary's vectors; the buckets always learn.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WordEncoder(TextEncoder):
         if len(self._places) < len(self.words):
             raise DataError("words: a word stands twice in the vocabulary")
         if lowercase and any(word != word.lower() for word in self.words):
-            raise DataError("words: one of the vocabulary is not in lower case; make it so, or set lowercase to false")
+            raise DataError("words: the vocabulary is not in lower case; convert it, or set lowercase to false")
         self.dimension, self.buckets = dimension, buckets
         self.lowercase, self.word_dropout, self.frozen = lowercase, word_dropout, frozen
         self.word_vectors = nn.Embedding(1 + len(self.words), dimension, padding_idx=0)  # 0: padding, unknown words
@@ -61,7 +61,7 @@ class WordEncoder(TextEncoder):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all vectors anew, those of n-grams so that the mean of a few is as large as the vector of a word."""
+        """Draw all vectors; those of n-grams are larger, so that the mean of a few is as large as a word's vector."""
         self.word_vectors.weight[1:].normal_(std=SPREAD)
         self.ngram_vectors.weight.normal_(std=SPREAD * _TYPICAL_NGRAMS**0.5)
 
@@ -69,7 +69,7 @@ class WordEncoder(TextEncoder):
     def from_vectors(
         cls, words: Sequence[str], vectors: WordVectors, *, lowercase: bool = True, **options: Any
     ) -> Self:
-        """An encoder that begins with the given vectors; words that only the vectors have join the vocabulary."""
+        """An encoder initialised with given vectors; words that only the vectors have join the vocabulary."""
         own = [word for word in vectors.words if not lowercase or word == word.lower()]
         if words and not set(own).intersection(words):
             raise DataError("no word of the captions has a vector: the vectors are of another language or case")
@@ -79,7 +79,7 @@ class WordEncoder(TextEncoder):
 
     @torch.no_grad()
     def load_vectors(self, vectors: WordVectors) -> None:
-        """Take the vectors of the words of the vocabulary; the other words keep theirs."""
+        """Copy the vectors of words in the vocabulary; the other words keep theirs."""
         rows = [row for row, word in enumerate(vectors.words) if word in self._places]
         places = [self._places[vectors.words[row]] for row in rows]
         self.word_vectors.weight[places] = torch.from_numpy(vectors.vectors[rows]).to(self.word_vectors.weight)
@@ -90,7 +90,7 @@ class WordEncoder(TextEncoder):
         return {"words": list(self.words)} | {name: getattr(self, name) for name in names}
 
     def forward(self, captions: Captions) -> Tensor:
-        """(B, L, D). Two look-ups: the vocabulary's for every token, the n-grams' for tokens outside of it."""
+        """(B, L, D), by two look-ups: the vocabulary for every token, and n-grams for unknown ones."""
         B, L = len(captions), longest(captions)
         ids, unknown = self._look_up(captions, L)
         bags = [ngram_buckets(word, self.buckets) for word in unknown.values()]
@@ -102,7 +102,7 @@ class WordEncoder(TextEncoder):
         return known.index_add(0, places, self.ngram_vectors(flat, starts)).view(B, L, self.dimension)
 
     def _look_up(self, captions: Captions, L: int) -> tuple[list[int], dict[int, str]]:
-        """The word ids of all tokens, 0 where there is none, and the words that have none, by place among B·L."""
+        """The word ids of all B·L tokens, 0 for unknown ones and padding, and the unknown words by their place."""
         ids: list[int] = []
         unknown: dict[int, str] = {}
         dropped = self._dropped(len(captions) * L)
