@@ -129,7 +129,7 @@ def test_2000_tokens_are_labelled() -> None:
 
 
 def test_words_are_looked_up_in_lower_case_and_signs_in_ascii() -> None:
-    looked = FINDER._look_up([["Dog", "DOG", "dog", "ｄｏｇ", "dogs", "’", "'"]])
+    looked = FINDER._features([["Dog", "DOG", "dog", "ｄｏｇ", "dogs", "’", "'"]])
     assert looked.words.tolist() == [[3, 3, 3, 3, 0, 0, 0]]
     shapes = looked.shapes[0].tolist()
     assert shapes[5] == shapes[6]

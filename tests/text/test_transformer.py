@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.errors import DataError
+from phrasechain.core.tensors import EmptyParameters, assign_weights
+from phrasechain.text.encoders import build_encoder
 from phrasechain.text.transformer import TransformerEncoder
 
 transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
@@ -198,3 +200,31 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(DataError, match=r"needs transformers: pip install 'phrasechain\[hf\]'"):
         TransformerEncoder.from_pretrained("some/model")
+
+
+ROTARY = {"vocab_size": len(PIECES), "max_position_embeddings": 24, "pad_token_id": 0} | SIZES
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: transformers.BertModel(transformers.BertConfig(vocab_size=len(PIECES), **SIZES)),
+        lambda: transformers.LlamaModel(transformers.LlamaConfig(**ROTARY)),  # a buffer of frequencies
+        lambda: transformers.CLIPTextModel(
+            transformers.CLIPTextConfig(vocab_size=len(PIECES), pad_token_id=0, **SIZES)
+        ),
+    ],
+    ids=["bert", "rotary", "clip"],
+)
+def test_an_encoder_that_is_built_without_weights_has_its_buffers(tmp_path: Path, model: Any) -> None:
+    """Positions and frequencies are in no file of weights."""
+    torch.manual_seed(0)
+    encoder = TransformerEncoder.from_pretrained(save(tmp_path, model(), bert_tokenizer()))
+    before = torch.get_rng_state()
+    with EmptyParameters():
+        empty = build_encoder("transformer", encoder.settings)
+    assert all(weight.is_meta for weight in empty.parameters() if weight.dim() > 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assign_weights(empty, encoder.state_dict(), "text.json")
+    assert not any(each.is_meta for each in (*empty.parameters(), *empty.buffers()))
+    assert torch.equal(empty.eval()(CAPTIONS), encoder(CAPTIONS))

@@ -1,14 +1,13 @@
-"""The phrase finder: marks the noun phrases of a caption and says what kind of thing each names.
+"""The phrase finder: the noun phrases of a caption and their categories.
 
-A tagger with a chain CRF over the labels O and B, I for each of nine classes, the eight categories and ``notvisual``,
-whose phrases are found and then left out:
+A BIO tagger with a chain CRF over nine classes: the eight categories, and ``notvisual``, whose phrases are dropped:
 
     token → [word vector ; mean of its n-grams' vectors ; vector of its shape] → BiLSTM → emissions → ChainCRF
 
-An I follows only a B or an I of its own class. Words are looked up in lower case; n-grams stand for unknown words, and
-the shape tells capitals, digits and signs.
+An I follows only a B or an I of its class. Words are looked up in lower case; n-grams stand for unknown words, and the
+shape distinguishes capitals, digits and punctuation.
 
-Axes: B captions, L tokens, U different tokens of the batch, K labels.
+Axes: B captions, L tokens, U distinct tokens of the batch, K labels.
 """
 
 from __future__ import annotations
@@ -75,14 +74,14 @@ class FoundPhrase:
     end_token: int
 
 
-class Looked(NamedTuple):
-    """What a batch of captions is to the embeddings."""
+class TokenFeatures(NamedTuple):
+    """The inputs of the embeddings for a batch of captions."""
 
-    words: Tensor  # (B, L) int64: places in the vocabulary, 0 where there is none
+    words: Tensor  # (B, L) int64: indices in the vocabulary, 0 for unknown words
     shapes: Tensor  # (B, L) int64
-    kinds: Tensor  # (B, L) int64: which of the U different tokens it is
-    buckets: Tensor  # n-grams of the different tokens, one after the other
-    starts: Tensor  # (U,) where those of each begin
+    kinds: Tensor  # (B, L) int64: the index among the U distinct tokens
+    buckets: Tensor  # n-grams of the distinct tokens, concatenated
+    starts: Tensor  # (U,) where those of each token start
     lengths: Tensor  # (B,)
 
 
@@ -95,10 +94,10 @@ class PhraseFinder(nn.Module):
         buckets: rows that n-grams share by their hash.
         hidden, layers: units of one direction of the LSTM, and its layers.
         dropout: of token vectors and states, in training.
-        word_dropout: the share of words that in training are taken for unknown.
+        word_dropout: the share of words that count as unknown in training.
 
     Example:
-        >>> finder = PhraseFinder(["a", "dog"])  # with random weights; from_pretrained() has learnt
+        >>> finder = PhraseFinder(["a", "dog"])  # untrained; see from_pretrained()
         >>> [phrase.text for phrase in finder.eval().find("")]
         []
     """
@@ -138,7 +137,7 @@ class PhraseFinder(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
-        """A finder that has learnt: the embedded one, or that of a file that ``train_finder`` made."""
+        """A trained finder: the embedded one, or one from a file of ``train_finder``."""
         if path is not None:
             return cls.load(Path(path))
         embedded = Path(str(files("phrasechain.phrases") / "finder.safetensors"))
@@ -151,7 +150,7 @@ class PhraseFinder(nn.Module):
 
     @torch.no_grad()
     def begin_with(self, vectors: WordVectors) -> None:
-        """Begin to learn with given word vectors, brought to the finder's dimension by their principal components."""
+        """Initialise the word vectors with given ones, reduced to the finder's dimension by PCA."""
         rows = [row for row, word in enumerate(vectors.words) if word in self._places]
         given = torch.from_numpy(vectors.vectors)
         given = given - given.mean(0)
@@ -161,11 +160,11 @@ class PhraseFinder(nn.Module):
         places = [self._places[vectors.words[row]] for row in rows]
         self.word_vectors.weight[places, : len(axes)] = _SPREAD * reduced[rows] / reduced.std()
 
-    # ---- what one asks of it ----
+    # ---- inference ----
 
     @torch.inference_mode()
     def find(self, text: str) -> list[FoundPhrase]:
-        """The phrases of a text in their order; none where it names nothing that can be seen."""
+        """The visual phrases of a text, in order."""
         tokens = tokenise(text)
         [labels] = self.label([[token.text for token in tokens]])
         return [_found(text, tokens, first, end, name) for first, end, name in phrases_of(labels) if name != NOT_VISUAL]
@@ -182,11 +181,11 @@ class PhraseFinder(nn.Module):
 
     @torch.inference_mode()
     def categorise(self, text: str, spans: Sequence[Span]) -> list[FoundPhrase]:
-        """Phrases that are known to stand at these spans, each with its category.
+        """Given phrases, each with its category.
 
-        It is that of the first phrase that the finder itself sees there, and where it sees none the one with the
-        largest marginals in the span. So a part of a phrase ("hat" of "a red hat") and a longer one ("a man in a red
-        hat") get the category of what they name; a chain that is forced to the spans does worse on both.
+        It is that of the first phrase that the finder finds in the span, or else the class of largest marginals there.
+        So a part of a phrase ("hat" of "a red hat") and a longer one ("a man in a red hat") get the category of what
+        they name; constraining the chain to the spans does worse on both.
         """
         if not spans:
             return []
@@ -201,23 +200,23 @@ class PhraseFinder(nn.Module):
     # ---- scores ----
 
     def forward(self, captions: Captions) -> ChainCRF:
-        """The chain over the labels of B captions of tokens, none of which is empty."""
+        """The chain CRF over the labels of B captions, none of which is empty."""
         emissions, lengths = self._emissions(captions)
         crf: ChainCRF = self.tagger(emissions, lengths, validate=False)
         return crf
 
     def _emissions(self, captions: Captions) -> tuple[Tensor, Tensor]:
         """(B, L, K) and the lengths (B,)."""
-        looked = self._look_up(captions)
-        words = looked.words
+        tokens = self._features(captions)
+        words = tokens.words
         if self.training and self.word_dropout:
             words = words.masked_fill(torch.rand(words.shape) < self.word_dropout, 0)
-        ngrams = embedding(looked.kinds, self.ngram_vectors(looked.buckets, looked.starts))
-        vectors = torch.cat([self.word_vectors(words), ngrams, self.shape_vectors(looked.shapes)], -1)  # (B, L, D)
-        return self.emissions(self.dropout(self._states(self.dropout(vectors), looked.lengths))), looked.lengths
+        ngrams = embedding(tokens.kinds, self.ngram_vectors(tokens.buckets, tokens.starts))
+        vectors = torch.cat([self.word_vectors(words), ngrams, self.shape_vectors(tokens.shapes)], -1)  # (B, L, D)
+        return self.emissions(self.dropout(self._states(self.dropout(vectors), tokens.lengths))), tokens.lengths
 
     def _states(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """(B, L, 2 H); each caption is read to its own end."""
+        """(B, L, 2 H), by packed sequences."""
         states: Tensor
         if bool((lengths == vectors.shape[1]).all()):
             states, _ = self.lstm(vectors)
@@ -226,7 +225,7 @@ class PhraseFinder(nn.Module):
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         return states
 
-    def _look_up(self, captions: Captions) -> Looked:
+    def _features(self, captions: Captions) -> TokenFeatures:
         L, kinds = longest(captions), {"": 0}  # the empty token pads
         rows = [[kinds.setdefault(token, len(kinds)) for token in caption] for caption in captions]
         known = [_features(token, self.shape["buckets"]) for token in kinds]
@@ -234,7 +233,7 @@ class PhraseFinder(nn.Module):
         shapes = torch.tensor([shape for _, shape, _ in known])
         where = torch.tensor([row + [0] * (L - len(row)) for row in rows])  # (B, L)
         bags = [buckets for _, _, buckets in known]
-        return Looked(
+        return TokenFeatures(
             words=places[where],
             shapes=shapes[where],
             kinds=where,
@@ -246,7 +245,7 @@ class PhraseFinder(nn.Module):
     # ---- files ----
 
     def save(self, path: Path) -> None:
-        """Write the weights in float16 with all that is needed to build the finder again, all or nothing."""
+        """Write the weights in float16 with the vocabulary and the sizes, atomically."""
         about = {"format": FINDER_FORMAT, "labels": LABELS, "shape": self.shape, "words": self.words}
         tensors = {name: weight.detach().half().contiguous() for name, weight in self.named_parameters()}
         # One key alone: the library writes several in a random order, and the file's hash would change with it.
@@ -266,7 +265,7 @@ class PhraseFinder(nn.Module):
 
 
 def phrases_of(labels: Iterable[int]) -> list[tuple[int, int, str]]:
-    """The first token, the end and the class of each phrase that labels spell.
+    """The first token, the end and the class of each phrase in BIO labels.
 
     >>> phrases_of([1, 2, 0, 3, 3])
     [(0, 2, 'people'), (3, 4, 'clothing'), (4, 5, 'clothing')]
