@@ -19,8 +19,9 @@ from statistics import median
 
 import torch
 
+from phrasechain.core.parallel import usable_cores
 from phrasechain.data.photos import find_photos
-from phrasechain.regions.extract import extract, usable_cores
+from phrasechain.regions.extract import extract
 from phrasechain.regions.extractor import RegionExtractor, as_input
 from phrasechain.regions.pixels import read_photo
 from phrasechain.regions.runtime import RUNTIMES

@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -312,19 +310,3 @@ def test_disturbed_in_the_middle_it_loses_nothing_that_was_done(
     assert run(monkeypatch, "extract", folder, *options) == 0
     assert FeatureStore.open(out).ids == whole.ids
     assert_same_content(FeatureStore.open(out), whole)
-
-
-def test_results_come_in_order_and_not_far_ahead() -> None:
-    begun: list[int] = []
-    lock = threading.Lock()
-
-    def square(n: int) -> int:
-        with lock:
-            begun.append(n)
-        return n * n
-
-    taken = extract.in_order(square, range(1000), workers=2)
-    assert list(islice(taken, 10)) == [n * n for n in range(10)]
-    assert len(begun) <= 10 + 2 * 2 + 1
-    taken.close()
-    assert len(begun) <= 10 + 2 * 2 + 1

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.parallel import in_order, usable_cores
 from phrasechain.core.schema import GroundedPhrase, Grounding
 from phrasechain.draw import draw_grounding
 from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache
@@ -24,7 +25,6 @@ from phrasechain.model.decode import DECODERS
 from phrasechain.model.decode import decode as choose
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
-from phrasechain.regions.extract import in_order, usable_cores
 from phrasechain.regions.pixels import ImageSource, read_rgb
 from phrasechain.text.tokens import tokenise
 

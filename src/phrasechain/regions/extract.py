@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import read_bounded
 from phrasechain.core.images import without_warnings
+from phrasechain.core.parallel import in_order, usable_cores
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Regions
 from phrasechain.regions.detectors import PREFIX, load_detector
@@ -29,8 +25,6 @@ from phrasechain.regions.pixels import read_photo
 from phrasechain.store.writer import StoreWriter
 
 FLUSH_SECONDS = 20.0  # a kill loses no more work than this
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +95,6 @@ def _add(writer: StoreWriter, path: Path, regions: Regions | DataError, report: 
     except DataError as error:
         problem = str(error)
         report.problems.append(problem if problem.startswith(str(path)) else f"{path}: {problem}")
-
-
-def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Generator[R]:
-    """Map by ``workers`` threads, in the order of the items and only a little ahead of who takes the results."""
-    waiting: deque[Future[R]] = deque()
-    with _one_thread_each(workers) as pool:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-@contextmanager
-def _one_thread_each(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads in which torch uses no further ones; whoever leaves early waits only for what has begun."""
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def given_boxes(file: Path) -> BoxSource:

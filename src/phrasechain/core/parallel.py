@@ -1,0 +1,44 @@
+"""Ordered work in threads, one core each."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Generator[R]:
+    """Map with ``workers`` threads, in the order of the items, at most a few items ahead of the consumer."""
+    waiting: deque[Future[R]] = deque()
+    with _one_core_each(workers) as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def _one_core_each(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads in which torch starts no others; whoever leaves early waits only for what has begun."""
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
