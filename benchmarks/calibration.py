@@ -1,4 +1,4 @@
-"""Whether a grounder's probabilities can be believed: their error, how they tell captions apart, and a diagram.
+"""Whether a grounder's probabilities can be believed: calibration error, AUROC and a reliability diagram.
 
 python benchmarks/calibration.py FOLDER DATA STORE --split val --figure docs/reliability.png
 
@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 
 from phrasechain.data.dataset import load_examples
-from phrasechain.grounding.calibrate import BINS, bins, collect, measure
+from phrasechain.grounding.calibrate import collect, measure
 from phrasechain.grounding.pretrained import CALIBRATION, read_calibrations
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
-from phrasechain.model.confidence import Calibration
+from phrasechain.model.confidence import BINS, Calibration, reliability_bins
 from phrasechain.store.reader import FeatureStore
 
 Diagram = list[tuple[int, float, float]]
@@ -34,18 +34,21 @@ def main() -> None:
     checkpoint, store = load_checkpoint(args.folder), FeatureStore.open(args.store)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     calibrations = read_calibrations(checkpoint.folder / CALIBRATION)
-    examples, how = load_examples(args.data, args.split), args.decode or checkpoint.card.decode
+    examples, method = load_examples(args.data, args.split), args.decode or checkpoint.card.decode
     diagrams: dict[str, Diagram] = {}
     for regime in ("gold", "all"):
-        real, absent = (collect(checkpoint.model, examples, store, regime, each)[how] for each in (False, True))
-        for name, calibration in (("mass alone", Calibration()), ("calibrated", calibrations.get(how, Calibration()))):
+        real, absent = (collect(checkpoint.model, examples, store, regime, each)[method] for each in (False, True))
+        for name, calibration in (
+            ("mass alone", Calibration()),
+            ("calibrated", calibrations.get(method, Calibration())),
+        ):
             found = measure(calibration, real, absent)
-            row = {"regime": regime, "decode": how, "probability": name, "phrases": found.phrases}
-            figures = {"accuracy": found.accuracy, "calibration error": found.error, "AUROC": found.apart}
+            row = {"regime": regime, "decode": method, "probability": name, "phrases": found.phrases}
+            figures = {"accuracy": found.accuracy, "calibration error": found.error, "AUROC": found.auroc}
             print(json.dumps(row | {key: round(value, 4) for key, value in figures.items()}))
             if regime == "gold":
                 chosen = real.has_box
-                diagrams[name] = bins(calibration(real.evidence[chosen]), real.right[chosen])
+                diagrams[name] = reliability_bins(calibration(real.evidence[chosen]), real.right[chosen])
     for name, diagram in diagrams.items():
         print(json.dumps({name: [[count, round(mean, 3), round(share, 3)] for count, mean, share in diagram]}))
     if args.figure:

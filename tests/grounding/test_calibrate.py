@@ -1,25 +1,12 @@
-"""The logistic that makes probabilities: against known truths and plain counts."""
-
-import itertools
+"""Collecting evidence and fitting a calibration to it."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builders import make_caption, make_example
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
-from phrasechain.grounding.calibrate import (
-    Collected,
-    area_under_curve,
-    bins,
-    calibrate,
-    calibration_error,
-    collect,
-    fit_logistic,
-    measure,
-)
+from phrasechain.grounding.calibrate import Collected, calibrate, collect, measure
 from phrasechain.model.confidence import Calibration
 from phrasechain.model.decode import DECODERS
 from tiny_batches import _regions
@@ -37,58 +24,15 @@ def synthetic(count: int, seed: int, absent: bool = False) -> Collected:
     return Collected(evidence, torch.arange(count) // 3, torch.arange(count) % 5 > 0, right & (not absent))
 
 
-def test_the_truth_is_found() -> None:
-    data = synthetic(40_000, 0)
-    slopes, constant = fit_logistic(data.evidence, data.right.double(), torch.ones(40_000, dtype=torch.float64))
-    torch.testing.assert_close(slopes, torch.tensor([1.2, 0.6, 0.0], dtype=torch.float64), atol=0.06, rtol=0)
-    assert float(constant) == pytest.approx(-0.3, abs=0.05)
-
-
-def test_counts_are_repetitions() -> None:
-    data, counts = synthetic(50, 1), torch.arange(50) % 3
-    rows, targets = data.evidence, data.right.double()
-    once = fit_logistic(
-        rows.repeat_interleave(counts, 0), targets.repeat_interleave(counts), torch.ones(counts.sum()).double()
-    )
-    weighed = fit_logistic(rows[counts > 0], targets[counts > 0], counts[counts > 0].double())
-    points = torch.randn(20, 3, dtype=torch.float64)
-    predicted = [(points @ slopes + constant).sigmoid() for slopes, constant in (once, weighed)]
-    torch.testing.assert_close(*predicted, atol=2e-3, rtol=0)  # the penalty is on differently scaled rows
-
-
-def test_all_told_apart_stays_finite() -> None:
-    rows = torch.tensor([[-1.0], [-0.5], [0.5], [1.0]], dtype=torch.float64)
-    slopes, constant = fit_logistic(rows, (rows[:, 0] > 0).double(), torch.ones(4, dtype=torch.float64))
-    assert slopes.isfinite().all()
-    assert constant.isfinite()
-    slopes, constant = fit_logistic(rows, torch.ones(4).double(), torch.ones(4, dtype=torch.float64))
-    assert float(constant) > 3
-
-
 def test_both_ends_are_served() -> None:
     """Real phrases are calibrated although the weights look at absent ones, on data that were not fitted."""
     found = calibrate(synthetic(6000, 2), synthetic(6000, 3, absent=True))
     real, absent = synthetic(6000, 4), synthetic(6000, 5, absent=True)
     fresh, plain = measure(found.calibration, real, absent), measure(Calibration(), real, absent)
     assert fresh.error < 0.04 < plain.error
-    assert fresh.apart > plain.apart + 0.05
+    assert fresh.auroc > plain.auroc + 0.05
     assert fresh.phrases == int(real.has_box.sum())
     assert fresh.accuracy == pytest.approx(float(real.right[real.has_box].double().mean()))
-
-
-def test_the_error_by_hand() -> None:
-    probability = torch.tensor([0.05, 0.15, 0.12, 1.0, 0.95], dtype=torch.float64)
-    right = torch.tensor([False, True, False, True, False])
-    assert [count for count, _, _ in bins(probability, right)] == [1, 2, 0, 0, 0, 0, 0, 0, 0, 2]
-    wanted = (1 * 0.05 + 2 * abs(0.135 - 0.5) + 2 * abs(0.975 - 0.5)) / 5
-    assert calibration_error(probability, right) == pytest.approx(wanted)
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.lists(st.integers(0, 5), min_size=1, max_size=9))
-def test_the_area_is_a_count_of_pairs(positive: list[int], negative: list[int]) -> None:
-    pairs = list(itertools.product(positive, negative))
-    wanted = sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs)
-    assert area_under_curve(torch.tensor(positive), torch.tensor(negative)) == pytest.approx(wanted)
 
 
 def test_means_by_caption() -> None:
@@ -114,12 +58,12 @@ def test_collecting() -> None:
     ]  # fmt: skip
     real, absent = (collect(make_model(), examples, store, absent=each) for each in (False, True))
     assert set(real) == set(DECODERS)
-    for how in DECODERS:
+    for method in DECODERS:
         counts = [2 + place % 3 for place in range(9)]
-        assert real[how].caption.bincount().tolist() == counts
-        assert sorted(absent[how].caption.bincount().tolist()) == sorted(counts)
-        assert int(real[how].has_box.sum()) == sum(counts) - 9
-        assert not real[how].right[~real[how].has_box].any()
-        assert not torch.equal(real[how].evidence, absent[how].evidence)
+        assert real[method].caption.bincount().tolist() == counts
+        assert sorted(absent[method].caption.bincount().tolist()) == sorted(counts)
+        assert int(real[method].has_box.sum()) == sum(counts) - 9
+        assert not real[method].right[~real[method].has_box].any()
+        assert not torch.equal(real[method].evidence, absent[method].evidence)
     with pytest.raises(DataError, match="no caption with a phrase"):
         collect(make_model(), [make_example("i0", make_caption(0))], store)

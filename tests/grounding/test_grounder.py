@@ -19,13 +19,18 @@ import torch
 from PIL import Image
 
 import phrasechain
+import phrasechain.cli.grounding
+from file_opens import counted_opens
+from ground_command import run_command
 from official_layout import write_image
+from phrasechain import cli
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import ORIENTATION
 from phrasechain.data.dataset import load_examples
 from phrasechain.evaluation.predict import InferenceOptions, answers
-from phrasechain.grounding.grounder import Grounder, PhotoGrounding
+from phrasechain.grounding.grounder import Grounder
+from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.decode import DECODERS
 from phrasechain.regions.extract import extract
 from phrasechain.regions.runtime import torch_runtime
@@ -57,14 +62,16 @@ def test_the_package_exports_it() -> None:
     assert "Grounder" in dir(phrasechain)
 
 
-def test_the_compiler_is_not_loaded(grounder: Grounder, photo: Path, tmp_path: Path) -> None:
-    """It would double the time from the start of a process to its first answer."""
+def test_only_what_is_needed_is_loaded(grounder: Grounder, photo: Path, tmp_path: Path) -> None:
+    """The compiler alone would double the time from the start of a process to its first answer."""
     grounder.save_pretrained(tmp_path / "model")
     code = f"""if True:
         import sys
         from phrasechain import Grounder
         Grounder.from_pretrained({str(tmp_path / "model")!r}).ground({str(photo)!r}, {CAPTION!r})
-        heavy = {{"torch._dynamo", "sympy", "matplotlib", "huggingface_hub", "accelerate", "typer"}}
+        heavy = {{"torch._dynamo", "sympy", "matplotlib", "huggingface_hub", "accelerate", "typer", "rich"}}
+        for name in ("store.writer", "store.reader", "regions.detectors", "regions.extract", "draw", "evaluation"):
+            heavy.add(f"phrasechain.{{name}}")
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -239,6 +246,61 @@ def test_no_answer_is_about_an_older_photo(grounder: Grounder, tmp_path: Path) -
     second = grounder.ground(array, CAPTION, PHRASES)
     assert first.phrases != second.phrases
     assert_same(second, Grounder(grounder.parts, "cpu").ground(array, CAPTION, PHRASES))
+
+
+def test_a_photo_is_opened_once(grounder: Grounder, tmp_path: Path) -> None:
+    """By ``ground``, whatever is drawn after it; by ``ground_many`` once for each grounding."""
+    path = write_photo(tmp_path / "photo.png", seed=11)
+    fresh = Grounder(grounder.parts, "cpu")
+    with counted_opens(path) as opens:
+        found = fresh.ground(path, CAPTION, PHRASES)
+        pictures = [found.draw(), found.draw(probabilities=True)]
+    assert opens == [1]
+    with counted_opens(path) as opens:
+        (one, other) = fresh.ground_many([(path, CAPTION, PHRASES), (path, "the dog", ["the dog"])])
+    assert opens == [2]
+    with counted_opens(path) as opens:
+        (kept,) = fresh.ground_many([(path, CAPTION, PHRASES)], keep_photos=True)
+        assert kept.draw() == pictures[0]
+    assert opens == [1]
+    assert one.draw() == pictures[0]
+    write_photo(path, seed=12)
+    assert found.draw() == kept.draw() == pictures[0]
+    with pytest.raises(DataError, match=r"photo\.png: has changed since it was grounded"):
+        other.draw()
+    path.unlink()
+    with pytest.raises(DataError, match=r"photo\.png: missing"):
+        other.draw()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--compare",), ("--alternatives",)])
+def test_the_command_opens_a_photo_once(
+    grounder: Grounder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(cli.grounding, "_grounder", lambda model, device: Grounder(grounder.parts, "cpu"))
+    path, out = write_photo(tmp_path / "photo.png", seed=13), tmp_path / "out.png"
+    arguments = (path, CAPTION, "--phrase", "a red ball", "--out", out, *options)
+    with counted_opens(path) as opens:
+        assert run_command(monkeypatch, capsys, *arguments)[0] == 0
+    assert opens == [1]
+    if not options:
+        found = grounder.ground(path, CAPTION, ["a red ball"]).draw(probabilities=True)
+        with Image.open(out) as picture:
+            np.testing.assert_array_equal(np.array(picture), np.array(found))
+
+
+def test_the_command_opens_many_photos_once_each(
+    grounder: Grounder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli.grounding, "_grounder", lambda model, device: Grounder(grounder.parts, "cpu"))
+    paths = [write_photo(tmp_path / f"{number}.png", seed=number) for number in range(2)]
+    with counted_opens(paths[0]) as first, counted_opens(paths[1]) as second:
+        assert run_command(monkeypatch, capsys, *paths, "a man", "--phrase", "a man", "--out", tmp_path / "out")[0] == 0
+    assert (first, second) == ([1], [1])
 
 
 def test_many_threads_may_share_one(grounder: Grounder, tmp_path: Path) -> None:

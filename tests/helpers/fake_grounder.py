@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.images import check_image
-from phrasechain.core.schema import Alternative, Box, GroundedPhrase, Grounding
+from phrasechain.core.images import PhotoFile, check_image
+from phrasechain.core.schema import Alternative, Box, GroundedPhrase
+from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.phrases.given import locate_phrases
 
 KNOWN = {"dog": "animals", "ball": "other", "man": "people"}
@@ -24,16 +25,18 @@ class FakeGrounder:
 
     def ground(
         self,
-        image: Path,
+        image: Path | PhotoFile,
         caption: str,
         phrases: Sequence[str | tuple[int, int]] | None = None,
         decode: str | None = None,
         top_k: int = 5,
-    ) -> Grounding:
+    ) -> PhotoGrounding:
         if self.stop_after is not None and len(self.asked) >= self.stop_after:
             raise KeyboardInterrupt
-        self.asked.append((image.name, caption))
-        width, height = check_image(image)
+        photo = image if isinstance(image, PhotoFile) else PhotoFile.read(image)
+        path = Path(photo.path)
+        self.asked.append((path.name, caption))
+        width, height = check_image(path)
         if not caption.strip():
             raise DataError("the caption is empty")
         found = [word for word in KNOWN if word in caption.split()] if phrases is None else phrases
@@ -43,16 +46,18 @@ class FakeGrounder:
             _phrase(caption[span.start : span.end], span.start, place, alone, (width, height))
             for place, span in enumerate(spans)
         )
-        return Grounding(str(image), width, height, caption, self.name, decode or self.decode, grounded)
+        return PhotoGrounding(
+            photo.path, width, height, caption, self.name, decode or self.decode, grounded, source=photo
+        )
 
     def ground_many(
-        self, pairs: Iterable[Pair], batch_size: int = 16, decode: str | None = None
-    ) -> Iterator[Grounding]:
+        self, pairs: Iterable[Pair], batch_size: int = 16, decode: str | None = None, keep_photos: bool = False
+    ) -> Iterator[PhotoGrounding]:
         for image, caption, phrases in pairs:
             try:
                 yield self.ground(image, caption, phrases, decode)
             except DataError as error:
-                yield Grounding(str(image), 0, 0, caption, self.name, decode or self.decode, error=str(error))
+                yield PhotoGrounding(str(image), 0, 0, caption, self.name, decode or self.decode, error=str(error))
 
 
 def _phrase(text: str, start: int, place: int, alone: bool, size: tuple[int, int]) -> GroundedPhrase:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from phrasechain.grounding.grounder import Grounder, PhotoGrounding
+from phrasechain.grounding.grounder import Grounder
+from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, save_checkpoint
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel

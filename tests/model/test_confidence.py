@@ -1,5 +1,6 @@
-"""Mass, evidence and alternatives against plain loops."""
+"""Mass, evidence and alternatives against plain loops; the logistic against known truths and plain counts."""
 
+import itertools
 import math
 from itertools import pairwise
 
@@ -9,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.model.confidence import Calibration, answers_of, chosen_evidence
+from phrasechain.model.confidence import (
+    Calibration,
+    auroc,
+    calibration_error,
+    chosen_evidence,
+    fit_logistic,
+    rank_boxes,
+    reliability_bins,
+)
 from phrasechain.model.decode import DECODERS, Decoded, decode
 from phrasechain.model.scores import Scores
 from tiny_batches import tiny_batch
@@ -48,7 +57,8 @@ def test_evidence_is_what_a_loop_finds(seed: int, how: str) -> None:
 @given(st.integers(0, 200), st.sampled_from(sorted(DECODERS)), st.integers(0, 8))
 def test_alternatives_are_distinct_and_in_order(seed: int, how: str, top_k: int) -> None:
     scores, decoded = random_case(seed, how)
-    for row, (chosen, others) in enumerate(answers_of(scores, decoded, Calibration(), top_k)):
+    for row, chosen in enumerate(rank_boxes(scores, decoded, Calibration(), top_k)):
+        others = chosen.alternatives
         assert chosen.box == tuple(decoded.boxes[row].tolist())
         p, refined = decoded.probabilities[row].double(), decoded.refined[row]
         for each in (chosen, *others):
@@ -73,3 +83,53 @@ def test_calibration_is_a_logistic() -> None:
     masses = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     same = Calibration()(torch.stack([masses.logit(), masses, masses], -1))
     torch.testing.assert_close(same, masses)
+
+
+def logistic_data(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows (N, 3) and targets (N,) that are 1 with a probability that the rows tell exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    p = (1.2 * rows[:, 0] + 0.6 * rows[:, 1] - 0.3).sigmoid()
+    return rows, (torch.rand(count, generator=generator, dtype=torch.float64) < p).double()
+
+
+def test_the_truth_is_found() -> None:
+    rows, targets = logistic_data(40_000, 0)
+    slopes, constant = fit_logistic(rows, targets, torch.ones(40_000, dtype=torch.float64))
+    torch.testing.assert_close(slopes, torch.tensor([1.2, 0.6, 0.0], dtype=torch.float64), atol=0.06, rtol=0)
+    assert float(constant) == pytest.approx(-0.3, abs=0.05)
+
+
+def test_counts_are_repetitions() -> None:
+    (rows, targets), counts = logistic_data(50, 1), torch.arange(50) % 3
+    once = fit_logistic(
+        rows.repeat_interleave(counts, 0), targets.repeat_interleave(counts), torch.ones(counts.sum()).double()
+    )
+    weighed = fit_logistic(rows[counts > 0], targets[counts > 0], counts[counts > 0].double())
+    points = torch.randn(20, 3, dtype=torch.float64)
+    predicted = [(points @ slopes + constant).sigmoid() for slopes, constant in (once, weighed)]
+    torch.testing.assert_close(*predicted, atol=2e-3, rtol=0)  # the penalty is on differently scaled rows
+
+
+def test_all_told_apart_stays_finite() -> None:
+    rows = torch.tensor([[-1.0], [-0.5], [0.5], [1.0]], dtype=torch.float64)
+    slopes, constant = fit_logistic(rows, (rows[:, 0] > 0).double(), torch.ones(4, dtype=torch.float64))
+    assert slopes.isfinite().all()
+    assert constant.isfinite()
+    slopes, constant = fit_logistic(rows, torch.ones(4).double(), torch.ones(4, dtype=torch.float64))
+    assert float(constant) > 3
+
+
+def test_the_error_by_hand() -> None:
+    probability = torch.tensor([0.05, 0.15, 0.12, 1.0, 0.95], dtype=torch.float64)
+    right = torch.tensor([False, True, False, True, False])
+    assert [count for count, _, _ in reliability_bins(probability, right)] == [1, 2, 0, 0, 0, 0, 0, 0, 0, 2]
+    wanted = (1 * 0.05 + 2 * abs(0.135 - 0.5) + 2 * abs(0.975 - 0.5)) / 5
+    assert calibration_error(probability, right) == pytest.approx(wanted)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.lists(st.integers(0, 5), min_size=1, max_size=9))
+def test_the_area_is_a_count_of_pairs(positive: list[int], negative: list[int]) -> None:
+    pairs = list(itertools.product(positive, negative))
+    wanted = sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs)
+    assert auroc(torch.tensor(positive), torch.tensor(negative)) == pytest.approx(wanted)

@@ -56,21 +56,21 @@ def ground(
 ) -> None:
     """Find what the phrases of a caption name in a photo: a picture with a box for each, and a table or JSON.
 
-    Of many photos or captions the answers go into a folder; run it again to go on after an interruption. See
+    Of many photos or captions the results go into a folder; run it again to resume after an interruption. See
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
     from phrasechain.data.photos import parse_shard
-    from phrasechain.grounding.ground import STDOUT, GroundOptions, output_path, wanted
+    from phrasechain.grounding.ground import STDOUT, GroundOptions, output_path, read_request
 
-    manner = GroundOptions(decode, alternatives, compare)
+    options = GroundOptions(decode, alternatives, compare)
     part = None if shard is None else parse_shard(shard)
-    asked = wanted(arguments or (), captions, phrases or (), out).first(limit, part)
-    path = output_path(asked, out, as_json)
+    request = read_request(arguments or (), captions, phrases or (), out).first(limit, part)
+    path = output_path(request, out, as_json)
     grounder = _grounder(model, device)
-    if asked.is_single:
-        _ground_one(grounder, asked.pairs[0], manner, path, as_json, to_stdout=out == STDOUT)
+    if request.is_single:
+        _ground_one(grounder, request.pairs[0], options, path, as_json, to_stdout=out == STDOUT)
     else:
-        _ground_many(grounder, asked, manner, path, as_json)
+        _ground_many(grounder, request, options, path, as_json)
 
 
 def _grounder(model: str | None, device: str) -> Grounder:
@@ -80,17 +80,17 @@ def _grounder(model: str | None, device: str) -> Grounder:
 
 
 def _ground_one(
-    grounder: Grounder, pair: CaptionedPhoto, manner: GroundOptions, path: Path | None, as_json: bool, to_stdout: bool
+    grounder: Grounder, pair: CaptionedPhoto, options: GroundOptions, path: Path | None, as_json: bool, to_stdout: bool
 ) -> None:
     import json
 
     from rich.console import Console
 
-    from phrasechain.grounding.ground import ANIMATED, NO_PHRASES, answer, is_animated, picture, print_answer
+    from phrasechain.grounding.ground import ANIMATED, NO_PHRASES, ground_one, print_result
 
-    found = answer(grounder, pair, manner)
-    png = picture(pair.path, found, manner) if found.has_phrases and (path or to_stdout) else None
-    if is_animated(pair.path):
+    found = ground_one(grounder, pair, options)
+    png = found.picture(options.alternatives) if found.has_phrases and (path or to_stdout) else None
+    if found.is_animated():
         typer.echo(f"{printable(pair.image)}: {ANIMATED}", err=True)
     if not found.has_phrases:
         typer.echo(NO_PHRASES, err=True)
@@ -101,21 +101,21 @@ def _ground_one(
     elif as_json:
         typer.echo(json.dumps(found.to_dict(), allow_nan=False))
     elif found.has_phrases:
-        print_answer(found, manner, Console())
+        print_result(found, options, Console())
         typer.echo(printable(str(path)))
 
 
 def _ground_many(
-    grounder: Grounder, asked: GroundRequest, manner: GroundOptions, out: Path | None, as_json: bool
+    grounder: Grounder, request: GroundRequest, options: GroundOptions, out: Path | None, as_json: bool
 ) -> None:
     import json
 
     from phrasechain.grounding.ground import ANIMATED, GroundReport, ground_many
 
-    for warning in asked.warnings:
+    for warning in request.warnings:
         typer.echo(printable(warning), err=True)
-    report = GroundReport(problems=asked.problems)
-    for record in ground_many(grounder, asked.pairs, manner, report, out):
+    report = GroundReport(problems=request.problems)
+    for record in ground_many(grounder, request.pairs, options, report, out):
         if as_json:
             typer.echo(json.dumps(record, allow_nan=False))
     for image in report.animated:

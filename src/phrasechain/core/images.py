@@ -1,11 +1,15 @@
-"""Photos on disk: their size as displayed, and whether they can be read to the end."""
+"""Photo files: reading them once, their size as displayed, and whether they decode to the end."""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
+from typing import Self
 
 from PIL import Image, UnidentifiedImageError
 
@@ -15,6 +19,50 @@ from phrasechain.core.files import reason
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 PIXEL_LIMIT = 178_956_970  # from which Pillow refuses an image, unless it is told otherwise
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
+_FILE_LIMIT = 1 << 31  # bytes; the largest photo, uncompressed, has fewer
+
+
+@dataclass(frozen=True, slots=True)
+class PhotoFile:
+    """A photo's file, read once: the bytes that are hashed are the bytes that are decoded.
+
+    ``released`` drops the bytes and keeps the hash. The file is then read again when it is needed, and refused if it
+    has changed.
+    """
+
+    path: str
+    digest: str  # of its bytes
+    data: bytes | None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read and hash a plain file; a folder, a pipe and a device are refused."""
+        try:
+            if not Path(path).exists():
+                raise DataError(f"{path}: missing")
+            if not Path(path).is_file():
+                raise DataError(f"{path}: not a file; give the path of a picture")
+            if Path(path).stat().st_size > _FILE_LIMIT:
+                raise DataError(f"{path}: more than {_FILE_LIMIT:,} bytes; make it smaller")
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+        return cls(str(path), hashlib.blake2b(data, digest_size=20).hexdigest(), data)
+
+    def released(self) -> PhotoFile:
+        return replace(self, data=None)
+
+    def content(self) -> bytes:
+        """The bytes, read again if they were released."""
+        if self.data is not None:
+            return self.data
+        again = PhotoFile.read(self.path)
+        if again.digest != self.digest or again.data is None:
+            raise DataError(f"{self.path}: has changed since it was grounded")
+        return again.data
+
+    def __str__(self) -> str:
+        return self.path
 
 
 @contextmanager
@@ -29,6 +77,12 @@ def image_size(path: Path) -> tuple[int, int]:
     """Width and height as displayed, EXIF orientation applied; pixels are decoded only where EXIF may follow them."""
     with opened(path) as image:
         return displayed_size(image)
+
+
+def is_animated(photo: str | Path | PhotoFile) -> bool:
+    """Whether the file has more frames than the one that is used; the previews in a phone's photo do not count."""
+    with without_warnings(), opened(photo) as image:
+        return bool(getattr(image, "is_animated", False)) and image.format != "MPO"
 
 
 def check_image(path: Path) -> tuple[int, int]:
@@ -53,9 +107,10 @@ def displayed_size(image: Image.Image) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[Image.Image]:
+def opened(photo: str | Path | PhotoFile) -> Iterator[Image.Image]:
     """Open an image; whatever the decoder makes of a damaged or hostile file becomes one line."""
-    with decoding(path), Image.open(path, formats=FORMATS) as image:
+    file = BytesIO(photo.content()) if isinstance(photo, PhotoFile) else photo
+    with decoding(photo), Image.open(file, formats=FORMATS) as image:
         check_pixel_count(image)
         yield image
 
@@ -69,7 +124,7 @@ def check_pixel_count(image: Image.Image) -> None:
 
 
 @contextmanager
-def decoding(name: str | Path) -> Iterator[None]:
+def decoding(name: str | Path | PhotoFile) -> Iterator[None]:
     """Say what goes wrong with the image of this name in one line."""
     try:
         yield

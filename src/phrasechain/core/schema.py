@@ -5,10 +5,8 @@ Boxes are continuous, 0-based and half-open, x0, y0, x1, y1 in pixels of the ima
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,20 +89,12 @@ class Regions:
     names: tuple[str, ...] | None = None  # the detector's class of each region
 
 
-def _rounded(box: Box) -> list[float]:
-    """To a thousandth of a pixel: what is behind that is noise of float32."""
-    return [round(end, 3) for end in box]
-
-
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """Another box for a phrase, and how probable it is that the phrase names it."""
 
     box: Box
     probability: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"box": _rounded(self.box), "probability": round(self.probability, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +108,6 @@ class GroundedPhrase:
     box: Box
     probability: float
     alternatives: tuple[Alternative, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "start": self.start,
-            "end": self.end,
-            "category": self.category,
-            "box": _rounded(self.box),
-            "probability": round(self.probability, 6),
-            "alternatives": [alternative.to_dict() for alternative in self.alternatives],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +125,3 @@ class Grounding:
     decode: str
     phrases: tuple[GroundedPhrase, ...] = ()
     error: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain containers, as JSON has them; ``error`` only where there is one."""
-        record = {
-            "image": {"path": self.path, "width": self.width, "height": self.height},
-            "caption": self.caption,
-            "model": self.model,
-            "decode": self.decode,
-            "phrases": [phrase.to_dict() for phrase in self.phrases],
-        }
-        return record if self.error is None else record | {"error": self.error}
-
-    def to_json(self) -> str:
-        """One line of JSON in ASCII, fit for a JSON lines file."""
-        return json.dumps(self.to_dict(), allow_nan=False)

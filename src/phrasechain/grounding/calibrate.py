@@ -1,10 +1,10 @@
-"""Finding the logistic that makes a probability of what a model says about its boxes, on images it has not learnt from.
+"""Fitting the calibration of a model's probabilities on images that it was not trained on.
 
-One number has to serve two ends: of the phrases that it calls 80 % sure, four in five should be right, and where a
-caption is about another image it should be low. So the weights are found on phrases of both kinds, right or wrong, and
-on captions of other images, whose phrases are all wrong; scale and constant are then found again on the real ones
-alone. The more the absent phrases weigh, the better they are told apart and the worse right is told from wrong: the
-least weight is taken that tells captions apart well enough.
+One number has two tasks: of the phrases with 80 % four in five should be right, and for a caption of another image it
+should be low. So the logistic is fitted on captions with their own images, where phrases are right or wrong, and with
+other images, where all are wrong; scale and constant are then fitted again on the own images alone. The more the absent
+phrases weigh, the better they are separated from the real ones and the worse right is separated from wrong: the
+smallest weight is taken whose AUROC suffices.
 
 Axes: N phrases, F kinds of evidence.
 """
@@ -23,21 +23,19 @@ from phrasechain.core.schema import Caption, Example
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.evaluation.metrics import RIGHT
 from phrasechain.model.batch import RegionSource, collate_annotated
-from phrasechain.model.confidence import Calibration, chosen_evidence
+from phrasechain.model.confidence import Calibration, auroc, calibration_error, chosen_evidence, fit_logistic
 from phrasechain.model.decode import DECODERS, decode
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.targets import merged_boxes
 
-APART = 0.78  # the area under the curve of real against absent captions that is well enough
-ABSENT_WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)  # of an absent phrase beside a real one
-BINS = 10
+AUROC = 0.78  # of real against absent captions: enough
+ABSENT_WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)  # of an absent phrase; a real one has 1
 _AT_ONCE = 8  # captions that go through the model together
-_RIDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a model says about the phrases of captions."""
+    """The evidence for a model's boxes, and which of them are right."""
 
     evidence: Tensor  # (N, F) float64
     caption: Tensor  # (N,) int64
@@ -57,7 +55,7 @@ class Calibrated:
 
     calibration: Calibration
     error: float  # expected calibration error
-    apart: float  # area under the curve of captions: theirs against another image's
+    auroc: float  # of captions: on their own image against another
     accuracy: float
     phrases: int
 
@@ -65,15 +63,15 @@ class Calibrated:
 def collect(
     model: GroundingModel, examples: Sequence[Example], regions: RegionSource, regime: str = "all", absent: bool = False
 ) -> dict[str, Collected]:
-    """What each way of decoding says about caption 0 of the examples; with ``absent``, each on another's image."""
-    parts: dict[str, list[Collected]] = {how: [] for how in DECODERS}
+    """The evidence of each decoder for caption 0 of the examples; with ``absent``, each on another's image."""
+    parts: dict[str, list[Collected]] = {method: [] for method in DECODERS}
     items = [item for item in _captions(examples, absent) if chain_phrases(item[1], regime)]
     for start in range(0, len(items), _AT_ONCE):
-        for how, part in _collect_few(model, items[start : start + _AT_ONCE], regions, regime).items():
-            parts[how].append(replace(part, caption=part.caption + start))
+        for method, part in _collect_few(model, items[start : start + _AT_ONCE], regions, regime).items():
+            parts[method].append(replace(part, caption=part.caption + start))
     if not items:
         raise DataError("there is no caption with a phrase to calibrate on")
-    return {how: _joined(each) for how, each in parts.items()}
+    return {method: _joined(each) for method, each in parts.items()}
 
 
 def _captions(examples: Sequence[Example], absent: bool) -> Iterator[tuple[Example, Caption]]:
@@ -92,10 +90,10 @@ def _collect_few(
     has_box, gold = torch.tensor([bool(phrase.boxes) for phrase in phrases]), merged_boxes(phrases)
     scores = model(batch)
     found = {}
-    for how in DECODERS:
-        decoded = decode(scores, batch, how)
+    for method in DECODERS:
+        decoded = decode(scores, batch, method)
         right = iou_xyxy(decoded.boxes, gold) >= RIGHT
-        found[how] = Collected(chosen_evidence(scores, decoded), batch.phrase_caption, has_box, right)
+        found[method] = Collected(chosen_evidence(scores, decoded), batch.phrase_caption, has_box, right)
     return found
 
 
@@ -105,19 +103,19 @@ def _joined(parts: Sequence[Collected]) -> Collected:
 
 
 def calibrate(real: Collected, absent: Collected) -> Calibrated:
-    """The calibration of one way of decoding, with the least weight of absent phrases that tells captions apart."""
+    """The calibration of one decoder, with the smallest weight of absent phrases whose AUROC suffices."""
     found = [measure(_fit(real, absent, weight), real, absent) for weight in ABSENT_WEIGHTS]
-    return next((each for each in found if each.apart >= APART), found[-1])
+    return next((each for each in found if each.auroc >= AUROC), found[-1])
 
 
 def measure(calibration: Calibration, real: Collected, absent: Collected) -> Calibrated:
-    """How good a calibration is on phrases that have a box, and at telling captions from those of other images."""
-    mine, others = calibration(real.evidence), calibration(absent.evidence)
+    """The calibration error on phrases with a box, and the AUROC of captions against those of other images."""
+    own, others = calibration(real.evidence), calibration(absent.evidence)
     right = real.right[real.has_box]
     return Calibrated(
         calibration,
-        error=calibration_error(mine[real.has_box], right),
-        apart=area_under_curve(real.mean_by_caption(mine), absent.mean_by_caption(others)),
+        error=calibration_error(own[real.has_box], right),
+        auroc=auroc(real.mean_by_caption(own), absent.mean_by_caption(others)),
         accuracy=float(right.double().mean()),
         phrases=len(right),
     )
@@ -131,49 +129,3 @@ def _fit(real: Collected, absent: Collected, weight: float) -> Calibration:
     slopes, _ = fit_logistic(rows, targets, counts)
     scale, constant = fit_logistic((evidence @ slopes)[:, None], right, torch.ones_like(right))
     return Calibration(tuple((slopes * scale).tolist()), float(constant))
-
-
-def fit_logistic(rows: Tensor, targets: Tensor, counts: Tensor, steps: int = 50) -> tuple[Tensor, Tensor]:
-    """Slopes (F,) and the constant of the logistic regression of targets (N,), which count (N,) times, on rows (N, F).
-
-    By Newton's method on standardised rows, with a small penalty that keeps weights finite where all is told apart.
-    """
-    mean, spread = rows.mean(0), rows.std(0).clamp(min=1e-6)
-    inputs = torch.cat([(rows - mean) / spread, torch.ones_like(rows[:, :1])], 1)  # (N, F + 1)
-    penalty = _RIDGE * counts.sum() * torch.eye(inputs.shape[1], dtype=rows.dtype)
-    penalty[-1, -1] = 1e-9 * counts.sum()
-    weights = rows.new_zeros(inputs.shape[1])
-    for _ in range(steps):
-        p = (inputs @ weights).sigmoid()
-        slope = inputs.T @ (counts * (p - targets)) + penalty @ weights
-        bend = (inputs * (counts * p * (1 - p))[:, None]).T @ inputs + penalty
-        weights = weights - torch.linalg.solve(bend, slope)
-    slopes = weights[:-1] / spread
-    return slopes, weights[-1] - slopes @ mean
-
-
-def bins(probability: Tensor, right: Tensor) -> list[tuple[int, float, float]]:
-    """Of each of ten equal bins: how many phrases, their mean probability, and how many of them are right."""
-    place = (probability * BINS).long().clamp(0, BINS - 1)
-    chosen = [place == number for number in range(BINS)]
-    return [
-        (int(each.sum()), float(probability[each].mean()), float(right[each].double().mean()))
-        if each.any()
-        else (0, 0, 0)
-        for each in chosen
-    ]
-
-
-def calibration_error(probability: Tensor, right: Tensor) -> float:
-    """The mean over phrases of how far the share of right ones in their bin is from the mean probability there."""
-    return sum(count * abs(mean - share) for count, mean, share in bins(probability, right)) / len(right)
-
-
-def area_under_curve(positive: Tensor, negative: Tensor) -> float:
-    """How often one of the positive is above one of the negative; a tie is half.
-
-    >>> area_under_curve(torch.tensor([3.0, 1.0]), torch.tensor([0.0, 1.0]))
-    0.875
-    """
-    above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
-    return float(above.mean())

@@ -35,10 +35,10 @@ def export(
     regions: Path | None = None,
     finder: Path | None = None,
 ) -> dict[str, Calibrated]:
-    """Write the best model of a run as a grounder, in float16, and say how each way of decoding fares.
+    """Write the best model of a run as a grounder, in float16; the figures of each decoder.
 
-    Probabilities are calibrated on caption 0 of ``split``, which the run must not have learnt from. The grounder
-    decodes as ``decode`` says, by default in the way that is right most often there.
+    Probabilities are calibrated on caption 0 of ``split``, which the run must not have been trained on. The grounder's
+    default decoder is ``decode``, or else the most accurate one there.
     """
     if decode is not None and decode not in DECODERS:
         raise DataError(unknown_name("decoder", decode, DECODERS))
@@ -49,15 +49,15 @@ def export(
     model, examples = checkpoint.model, open_dataset(data).examples(split)
     model.load_state_dict(compact(model))  # what is calibrated is what is written
     real, absent = (collect(model, examples, store, absent=each) for each in (False, True))
-    found = {how: calibrate(real[how], absent[how]) for how in DECODERS}
-    chosen = decode or max(found, key=lambda how: found[how].accuracy)
+    found = {method: calibrate(real[method], absent[method]) for method in DECODERS}
+    chosen = decode or max(found, key=lambda method: found[method].accuracy)
     parts = Pretrained(
         name=str(out),
         model=model,
         card=replace(checkpoint.card, decode=chosen, trained=_without_paths(checkpoint.card.trained)),
         extractor=extractor,
         finder=PhraseFinder.from_pretrained(finder),
-        calibrations={how: each.calibration for how, each in found.items()},
+        calibrations={method: each.calibration for method, each in found.items()},
         regions_file=regions,
         finder_file=finder,
     )
@@ -76,17 +76,17 @@ def _without_paths(trained: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _notes(found: dict[str, Calibrated], split: str) -> dict[str, object]:
     figures = {
-        how: {"error": round(each.error, 4), "apart": round(each.apart, 4), "accuracy": round(each.accuracy, 4)}
-        for how, each in found.items()
+        method: {"error": round(each.error, 4), "apart": round(each.auroc, 4), "accuracy": round(each.accuracy, 4)}
+        for method, each in found.items()
     }
     return {"measured": {"split": split, "phrases": next(iter(found.values())).phrases, **figures}}
 
 
 def print_export(found: dict[str, Calibrated], console: Console) -> None:
-    """How each way of decoding fares where it was calibrated."""
+    """The figures of each decoder on the split that it was calibrated on."""
     table = Table(title=f"caption 0, {next(iter(found.values())).phrases:,} phrases")
     for name in ("decode", "accuracy, %", "calibration error", "AUROC, other captions"):
         table.add_column(name, justify="left" if name == "decode" else "right")
-    for how, each in found.items():
-        table.add_row(how, f"{100 * each.accuracy:.2f}", f"{each.error:.3f}", f"{each.apart:.3f}")
+    for method, each in found.items():
+        table.add_row(method, f"{100 * each.accuracy:.2f}", f"{each.error:.3f}", f"{each.auroc:.3f}")
     print_table(table, console)

@@ -1,4 +1,4 @@
-"""A photo and a caption in, a picture and JSON out; many of them into a folder."""
+"""``phrasechain ground``: from arguments to groundings, pictures and JSON; of many captions, into a folder."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from rich.table import Table
 
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.files import require_writable
-from phrasechain.core.images import opened, without_warnings
+from phrasechain.core.images import PhotoFile, is_animated, without_warnings
 from phrasechain.core.progress import track
-from phrasechain.core.schema import Box, Grounding
+from phrasechain.core.schema import Box
 from phrasechain.core.terminal import print_table, printable
 from phrasechain.data.photos import SUFFIXES, ShardNumber
-from phrasechain.draw import draw_comparison, draw_grounding
+from phrasechain.draw import draw_comparison
 from phrasechain.draw.comparison import differing
 from phrasechain.grounding.captions import GROUNDED, CaptionedPhoto, exists, pairs_of_photos, read_captions
 from phrasechain.grounding.folder import GroundingFolder, origin
+from phrasechain.grounding.photo_cache import load_photo
+from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.decode import DECODERS
-from phrasechain.regions.pixels import read_rgb
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from phrasechain.grounding.grounder import Grounder
 
-ALONE = "independent"  # the way of decoding that others are compared with
+INDEPENDENT = "independent"  # the decoder that --compare shows beside another
 STDOUT = "-"
 SHOWN_ALTERNATIVES = 2  # of each phrase, in a picture
 ANIMATED = "an animation; its first frame is looked at"
@@ -41,34 +44,34 @@ _COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth
 
 @dataclass(frozen=True, slots=True)
 class GroundOptions:
-    """How captions are to be grounded and shown."""
+    """How captions are grounded and shown."""
 
-    decode: str | None = None  # None: as the model does by default
+    decode: str | None = None  # None: the model's default
     alternatives: bool = False
     compare: bool = False
 
     def __post_init__(self) -> None:
         if self.decode is not None and self.decode not in DECODERS:
             raise DataError(unknown_name("decoder", self.decode, DECODERS))
-        if self.compare and self.decode == ALONE:
-            raise DataError(f"--compare shows {ALONE} beside another way; choose that with --decode")
+        if self.compare and self.decode == INDEPENDENT:
+            raise DataError(f"--compare shows {INDEPENDENT} beside another decoder; choose that with --decode")
         if self.compare and self.alternatives:
             raise DataError("--compare and --alternatives do not fit into one picture; choose one")
 
     @property
-    def ways(self) -> tuple[str | None, ...]:
-        """Of decoding, the one to be shown first."""
-        return (self.decode, ALONE) if self.compare else (self.decode,)
+    def methods(self) -> tuple[str | None, ...]:
+        """The decoders, the main one first."""
+        return (self.decode, INDEPENDENT) if self.compare else (self.decode,)
 
 
 @dataclass(frozen=True, slots=True)
 class GroundRequest:
-    """What a user asks for."""
+    """The captions to ground, each with its photo."""
 
     pairs: list[CaptionedPhoto]
     is_single: bool = False  # one caption on one photo
-    problems: list[str] = field(default_factory=list)  # lines of a captions file that say nothing
-    warnings: list[str] = field(default_factory=list)  # what the user should know, one line each
+    problems: list[str] = field(default_factory=list)  # unusable lines of a captions file
+    warnings: list[str] = field(default_factory=list)  # one line each
 
     def first(self, limit: int | None, part: ShardNumber | None) -> GroundRequest:
         """Of many, the first ``limit`` and of those the images of the ``part``."""
@@ -76,8 +79,10 @@ class GroundRequest:
         return self if self.is_single else replace(self, pairs=pairs)
 
 
-def wanted(arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: str | None) -> GroundRequest:
-    """What the arguments of the command mean: photos and then a caption, or the places of a captions file's images."""
+def read_request(
+    arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: str | None
+) -> GroundRequest:
+    """Read the command's arguments: photos and then a caption, or the folders of a captions file's images."""
     if captions is not None:
         if phrases:
             raise DataError('--phrase and --captions do not go together; a .jsonl file has "phrases" of its own')
@@ -100,10 +105,10 @@ def _left_out(pictures: Sequence[Path]) -> str:
     return f"left out {count} that grounding wrote ({pictures[0]}); name one to have it grounded"
 
 
-def output_path(asked: GroundRequest, out: str | None, as_json: bool) -> Path | None:
+def output_path(request: GroundRequest, out: str | None, as_json: bool) -> Path | None:
     """Where pictures go: into a file, or of many into a folder; ``None`` for stdout and for no pictures."""
     if out == STDOUT:
-        if as_json or not asked.is_single:
+        if as_json or not request.is_single:
             raise DataError(f"--out {STDOUT} is for the picture of one photo, without --json")
         if sys.stdout.isatty():
             raise DataError(
@@ -112,8 +117,8 @@ def output_path(asked: GroundRequest, out: str | None, as_json: bool) -> Path | 
         return None
     if out is None and as_json:
         return None
-    if asked.is_single:
-        return _picture_path(asked.pairs[0].path, out)
+    if request.is_single:
+        return _picture_path(request.pairs[0].path, out)
     if out is None:
         raise DataError("many pictures need a folder: give --out FOLDER, or --json for JSON lines alone")
     return Path(out)
@@ -131,20 +136,39 @@ def _picture_path(photo: Path, out: str | None) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A grounding, and to be compared with it the one that decides on each phrase alone."""
+class GroundResult:
+    """The grounding of a pair and, to compare it with, the one that decodes each phrase alone."""
 
-    grounding: Grounding
-    alone: Grounding | None = None
+    grounding: PhotoGrounding
+    independent: PhotoGrounding | None = None
 
     @property
     def has_phrases(self) -> bool:
         return bool(self.grounding.phrases)
 
     def to_dict(self) -> dict[str, Any]:
-        """The grounding as JSON has it; what is compared with it stands under ``independent``."""
+        """The grounding as JSON has it, with the phrases of the other under ``independent``."""
         record = self.grounding.to_dict()
-        return record if self.alone is None else record | {ALONE: self.alone.to_dict()["phrases"]}
+        return record if self.independent is None else record | {INDEPENDENT: self.independent.to_dict()["phrases"]}
+
+    def picture(self, alternatives: bool = False) -> bytes:
+        """Its picture, as PNG."""
+        with without_warnings():
+            drawn = self._draw(SHOWN_ALTERNATIVES if alternatives else 0)
+        png = BytesIO()
+        drawn.save(png, "PNG", compress_level=_COMPRESSION)
+        return png.getvalue()
+
+    def _draw(self, alternatives: int) -> Image.Image:
+        if self.independent is None:
+            return self.grounding.draw(probabilities=True, alternatives=alternatives)
+        names = (f"each phrase alone ({INDEPENDENT})", f"all phrases jointly ({self.grounding.decode})")
+        photo = self.grounding.photo()
+        return draw_comparison(photo, self.independent, self.grounding, names, probabilities=True)
+
+    def is_animated(self) -> bool:
+        """Whether the photo's file has more frames than the one that was used."""
+        return isinstance(self.grounding.source, PhotoFile) and is_animated(self.grounding.source)
 
 
 @dataclass(slots=True)
@@ -156,65 +180,51 @@ class GroundReport:
     already_there: int = 0
     repeated: int = 0  # asked for again in the same run
     problems: list[str] = field(default_factory=list)  # one line for each that failed
-    animated: list[str] = field(default_factory=list)  # photos of which the first frame was looked at
+    animated: list[str] = field(default_factory=list)  # photos of which the first frame was used
 
 
-def answers(grounder: Grounder, pairs: Sequence[CaptionedPhoto], manner: GroundOptions) -> Iterator[Answer]:
-    """The answers to all pairs, in order; what cannot be grounded has an ``error``."""
-    asked = [(pair.path, pair.caption, pair.phrases) for pair in pairs]
-    found = (grounder.ground_many(asked, decode=way) for way in manner.ways)
+def ground_one(grounder: Grounder, pair: CaptionedPhoto, options: GroundOptions) -> GroundResult:
+    """Ground one pair; the photo is read once, whatever the number of decoders."""
+    with without_warnings():
+        photo = load_photo(pair.path)
+        found = [grounder.ground(photo, pair.caption, pair.phrases, method) for method in options.methods]
+    return GroundResult(*(replace(grounding, path=pair.image) for grounding in found))
+
+
+def _ground_all(grounder: Grounder, pairs: Sequence[CaptionedPhoto], options: GroundOptions) -> Iterator[GroundResult]:
+    """Ground all pairs, in order; what cannot be grounded has an ``error``."""
+    inputs = [(pair.path, pair.caption, pair.phrases) for pair in pairs]
+    found = (grounder.ground_many(inputs, decode=method, keep_photos=True) for method in options.methods)
     with without_warnings():
         for pair, groundings in zip(pairs, zip(*found, strict=True), strict=True):
-            yield Answer(*(replace(grounding, path=pair.image) for grounding in groundings))
-
-
-def answer(grounder: Grounder, pair: CaptionedPhoto, manner: GroundOptions) -> Answer:
-    """The answer to one pair, or a ``DataError``."""
-    with without_warnings():
-        found = [grounder.ground(pair.path, pair.caption, phrases=pair.phrases, decode=way) for way in manner.ways]
-    return Answer(*(replace(grounding, path=pair.image) for grounding in found))
-
-
-def picture(path: Path, found: Answer, manner: GroundOptions) -> bytes:
-    """The picture of an answer on the photo of this path, as PNG."""
-    with without_warnings():
-        image = read_rgb(path)
-    if found.alone is not None:
-        names = (f"each phrase alone ({ALONE})", f"all phrases jointly ({found.grounding.decode})")
-        drawn = draw_comparison(image, found.alone, found.grounding, names, probabilities=True)
-    else:
-        count = SHOWN_ALTERNATIVES if manner.alternatives else 0
-        drawn = draw_grounding(image, found.grounding, probabilities=True, alternatives=count)
-    png = BytesIO()
-    drawn.save(png, "PNG", compress_level=_COMPRESSION)
-    return png.getvalue()
+            yield GroundResult(*(replace(grounding, path=pair.image) for grounding in groundings))
 
 
 def ground_many(
     grounder: Grounder,
     pairs: Sequence[CaptionedPhoto],
-    manner: GroundOptions,
+    options: GroundOptions,
     report: GroundReport,
     out: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the answers to many pairs as JSON has them; with ``out``, put them and their pictures into that folder.
+    """Ground many pairs and yield them as JSON has them; with ``out``, write them and their pictures into that folder.
 
-    What the folder has already is passed over. What fails is reported, and the next run tries it again. An interrupt
-    loses nothing that was done.
+    What the folder has already is skipped. What fails is reported, and the next run tries it again. An interrupt loses
+    nothing that was done.
     """
     with nullcontext() if out is None else GroundingFolder(out) as folder:
         if folder is not None:
-            folder.require_origin(origin(grounder.name, manner.decode or grounder.decode, manner.compare))
+            folder.require_origin(origin(grounder.name, options.decode or grounder.decode, options.compare))
         different = dict.fromkeys(pairs)
         missing = [pair for pair in different if folder is None or pair not in folder]
         report.repeated, report.already_there = len(pairs) - len(different), len(different) - len(missing)
         for pair, found in track(
-            zip(missing, answers(grounder, missing, manner), strict=True), len(missing), "captions"
+            zip(missing, _ground_all(grounder, missing, options), strict=True), len(missing), "captions"
         ):
             try:
                 _raise_error(found)
-                png = picture(pair.path, found, manner) if found.has_phrases and folder is not None else None
-                if pair.image not in report.animated and is_animated(pair.path):
+                png = found.picture(options.alternatives) if found.has_phrases and folder is not None else None
+                if pair.image not in report.animated and found.is_animated():
                     report.animated.append(pair.image)
             except DataError as error:
                 report.problems.append(problem_line(pair, error))
@@ -225,8 +235,8 @@ def ground_many(
             report.without_phrases += not found.has_phrases
 
 
-def _raise_error(found: Answer) -> None:
-    for grounding in (found.grounding, found.alone):
+def _raise_error(found: GroundResult) -> None:
+    for grounding in (found.grounding, found.independent):
         if grounding is not None and grounding.error is not None:
             raise DataError(grounding.error)
 
@@ -237,18 +247,18 @@ def problem_line(pair: CaptionedPhoto, error: DataError) -> str:
     return str(error) if str(error).startswith(place) else f"{place}: {error}"
 
 
-def print_answer(found: Answer, manner: GroundOptions, console: Console) -> None:
-    """The phrases as a table: where each is, and how sure that is."""
-    names = ["phrase", "category", "box", "probability", *([f"{ALONE} box"] if found.alone else [])]
+def print_result(found: GroundResult, options: GroundOptions, console: Console) -> None:
+    """The phrases as a table: the box and the probability of each."""
+    names = ["phrase", "category", "box", "probability", *([f"{INDEPENDENT} box"] if found.independent else [])]
     table = Table(*names)
     table.columns[3].justify = "right"
-    apart = differing(found.alone, found.grounding) if found.alone else set()
+    differ = differing(found.independent, found.grounding) if found.independent else set()
     for number, phrase in enumerate(found.grounding.phrases):
-        other = [_box(found.alone.phrases[number].box) + " *" * (number in apart)] if found.alone else []
+        other = [_box(found.independent.phrases[number].box) + " *" * (number in differ)] if found.independent else []
         table.add_row(
             escape(printable(phrase.text)), phrase.category, _box(phrase.box), f"{phrase.probability:.1%}", *other
         )
-        for rival in phrase.alternatives if manner.alternatives else ():
+        for rival in phrase.alternatives if options.alternatives else ():
             table.add_row("", "  or", _box(rival.box), f"{rival.probability:.1%}")
     print_table(table, console)
 
@@ -259,9 +269,3 @@ def _box(box: Box) -> str:
     '10 0 120 81'
     """
     return " ".join(f"{end:.0f}" for end in box)
-
-
-def is_animated(path: Path) -> bool:
-    """Whether the file holds more than the frame that is looked at; the previews in a phone's photo do not count."""
-    with without_warnings(), opened(path) as image:
-        return bool(getattr(image, "is_animated", False)) and image.format != "MPO"

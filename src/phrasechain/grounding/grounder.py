@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from PIL import Image
 
 from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.images import PhotoFile
 from phrasechain.core.parallel import in_order, usable_cores
-from phrasechain.core.schema import GroundedPhrase, Grounding
-from phrasechain.draw import draw_grounding
-from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache
+from phrasechain.core.schema import GroundedPhrase
+from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
+from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.batch import GroundQuery, collate
-from phrasechain.model.confidence import Answer, answers_of
+from phrasechain.model.confidence import RankedBoxes, rank_boxes
 from phrasechain.model.decode import DECODERS
-from phrasechain.model.decode import decode as choose
+from phrasechain.model.decode import decode as decode_scores
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
-from phrasechain.regions.pixels import ImageSource, read_rgb
+from phrasechain.regions.pixels import ImageSource
 from phrasechain.text.tokens import tokenise
 
 GroundPair = tuple[ImageSource, str] | tuple[ImageSource, str, Sequence[Given] | None]
@@ -33,26 +34,12 @@ OnError = Literal["yield", "raise"]
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
 
-@dataclass(frozen=True, slots=True)
-class PhotoGrounding(Grounding):
-    """A grounding that knows the photo it was made on, and can be drawn."""
+class _Prepared(NamedTuple):
+    """All of a grounding but the boxes."""
 
-    source: ImageSource | None = field(default=None, repr=False, compare=False)
-
-    def draw(self, *, probabilities: bool = False, alternatives: int = 0) -> Image.Image:
-        """The photo with its boxes and the caption below; see :func:`phrasechain.draw.draw_grounding`."""
-        if self.error is not None or self.source is None:
-            raise DataError(f"nothing to draw: {self.error or 'the photo is not known'}")
-        return draw_grounding(read_rgb(self.source), self, probabilities=probabilities, alternatives=alternatives)
-
-
-@dataclass(frozen=True, slots=True)
-class PhotoQuery(GroundQuery):
-    """A query about a photo, with what its answer will tell of both."""
-
-    source: ImageSource | None = None
-    text: str = ""
+    grounding: PhotoGrounding  # without its phrases
     phrases: Sequence[FoundPhrase] = ()
+    query: GroundQuery | None = None  # where there are phrases
 
 
 class Grounder:
@@ -146,16 +133,16 @@ class Grounder:
 
         Args:
             image: a path, a PIL image, or an H × W × 3 array of uint8, RGB. Boxes are in its pixels as displayed (EXIF
-                orientation applied).
+                orientation applied). The file of a path is read once; its bytes stay with the grounding, which draws
+                from them.
             caption: any text; a caption that names nothing gives a grounding without phrases.
             phrases: which phrases, as texts or as (start, end) in code points of the caption; by default those that
                 the finder finds.
             decode: ``viterbi``, ``smoothing``, ``independent`` or ``consensus``; by default as the model's folder says.
-            top_k: how many other boxes each phrase gets at most.
+            top_k: how many alternatives each phrase gets at most.
         """
-        how = self._checked(decode, top_k)
-        question = self._ask(image, caption, phrases)
-        (found,) = self._answer([question], how, top_k)
+        method = self._check_options(decode, top_k)
+        (found,) = self._fill([self._prepare(image, caption, phrases, method)], method, top_k)
         return found
 
     def ground_many(
@@ -166,48 +153,49 @@ class Grounder:
         workers: int | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        *,
+        keep_photos: bool = False,
     ) -> Iterator[PhotoGrounding]:
         """Ground many captions, in their order; ``pairs`` are (image, caption) or (image, caption, phrases).
 
         ``workers`` threads, by default one for each core, read photos and find their regions a little ahead; captions
         go through the model ``batch_size`` at a time. What cannot be grounded is a grounding with ``error`` set, or
-        with ``on_error="raise"`` stops all.
+        with ``on_error="raise"`` stops all. So that a list of groundings stays small, the bytes of a file are dropped:
+        ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps them with each grounding.
         """
-        how = self._checked(decode, top_k)
+        method = self._check_options(decode, top_k)
         workers = usable_cores() if workers is None else workers
         if batch_size < 1 or workers < 1:
             raise DataError(f"the batch size and the workers must be 1 or more, not {batch_size} and {workers}")
         if on_error not in ("yield", "raise"):
             raise DataError(unknown_name("way with errors", on_error, ("yield", "raise")))
-        return self._ground_many(pairs, batch_size, on_error, workers, how, top_k)
+        prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
+        return self._ground_many(in_order(prepare, pairs, workers), batch_size, method, top_k)
 
     def _ground_many(
-        self, pairs: Iterable[GroundPair], batch_size: int, on_error: OnError, workers: int, how: str, top_k: int
+        self, prepared: Generator[_Prepared], batch_size: int, method: str, top_k: int
     ) -> Iterator[PhotoGrounding]:
-        def ask(pair: GroundPair) -> PhotoQuery | PhotoGrounding:
-            try:
-                return self._ask(*_checked_pair(pair))
-            except DataError as error:
-                if on_error == "raise":
-                    raise
-                return self._failure(pair, how, error)
+        with closing(prepared):
+            while some := list(islice(prepared, batch_size)):
+                yield from self._fill(some, method, top_k)
 
-        with closing(in_order(ask, pairs, workers)) as asked:
-            while some := list(islice(asked, batch_size)):
-                questions = [each for each in some if isinstance(each, PhotoQuery)]
-                answers = iter(self._answer(questions, how, top_k))
-                for each in some:
-                    yield next(answers) if isinstance(each, PhotoQuery) else each
-
-    def _checked(self, decode: str | None, top_k: int) -> str:
-        how = decode or self.decode
-        if how not in DECODERS:
-            raise DataError(unknown_name("decoder", how, DECODERS))
+    def _check_options(self, decode: str | None, top_k: int) -> str:
+        """The decoding method, checked."""
+        method = decode or self.decode
+        if method not in DECODERS:
+            raise DataError(unknown_name("decoder", method, DECODERS))
         if top_k < 0:
             raise DataError(f"top_k must be 0 or more, not {top_k}")
-        return how
+        return method
 
-    def _ask(self, image: ImageSource, caption: str, phrases: Sequence[Given] | None) -> PhotoQuery:
+    def _prepare(
+        self,
+        image: ImageSource,
+        caption: str,
+        phrases: Sequence[Given] | None,
+        method: str,
+        keep_photo: bool = True,
+    ) -> _Prepared:
         tokens = tuple(token.text for token in tokenise(caption))
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
@@ -215,44 +203,38 @@ class Grounder:
         found = (
             finder.find(caption) if phrases is None else finder.categorise(caption, locate_phrases(caption, phrases))
         )
-        return PhotoQuery(self._photos.regions(image), tokens, found, source=image, text=caption)
+        photo = load_photo(image)
+        regions = self._photos.regions(photo)
+        if isinstance(photo, PhotoFile) and not keep_photo:
+            photo = photo.released()
+        empty = PhotoGrounding(_path(image), regions.width, regions.height, caption, self.name, method, source=photo)
+        return _Prepared(empty, found, GroundQuery(regions, tokens, found) if found else None)
 
-    def _answer(self, questions: Sequence[PhotoQuery], how: str, top_k: int) -> list[PhotoGrounding]:
-        answers: list[list[Answer]] = [[] for _ in questions]
-        asked = [place for place, question in enumerate(questions) if question.phrases]
-        for places in _groups(asked, [len(question.phrases) for question in questions]):
-            found = iter(self._choose([questions[place] for place in places], how, top_k))
-            for place in places:
-                answers[place] = list(islice(found, len(questions[place].phrases)))
-        return [self._grounding(*pair, how) for pair in zip(questions, answers, strict=True)]
+    def _prepare_pair(self, pair: GroundPair, method: str, on_error: OnError, keep_photo: bool) -> _Prepared:
+        try:
+            return self._prepare(*_check_pair(pair), method, keep_photo)
+        except DataError as error:
+            if on_error == "raise":
+                raise
+            image, caption = (*pair, None, "")[:2] if isinstance(pair, tuple | list) else (None, "")
+            shown = caption if isinstance(caption, str) else ""
+            return _Prepared(PhotoGrounding(_path(image), 0, 0, shown, self.name, method, error=str(error)))
+
+    def _fill(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[PhotoGrounding]:
+        """The groundings with their phrases."""
+        groups = _groups(each.query for each in prepared if each.query is not None)
+        boxes = (found for group in groups for found in self._decode(group, method, top_k))
+        for empty, phrases, _ in prepared:
+            yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes)) for phrase in phrases))
 
     @torch.inference_mode()
-    def _choose(self, questions: Sequence[PhotoQuery], how: str, top_k: int) -> list[Answer]:
-        """The boxes of all phrases of captions that have some, one after the other."""
-        batch = collate(questions).to(self.device)
+    def _decode(self, queries: Sequence[GroundQuery], method: str, top_k: int) -> list[RankedBoxes]:
+        """The boxes of all phrases of the queries, one after the other."""
+        batch = collate(queries).to(self.device)
         scores = self.model(batch)
         if not bool(scores.emissions.isfinite().all()):
             raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
-        decoded = choose(scores, batch, how)
-        return answers_of(scores, decoded, self.parts.calibration(how), top_k)
-
-    def _grounding(self, question: PhotoQuery, answers: Sequence[Answer], how: str) -> PhotoGrounding:
-        regions, pairs = question.regions, zip(question.phrases, answers, strict=True)
-        return PhotoGrounding(
-            _path(question.source),
-            regions.width,
-            regions.height,
-            question.text,
-            self.name,
-            how,
-            tuple(_grounded(phrase, *answer) for phrase, answer in pairs),
-            source=question.source,
-        )
-
-    def _failure(self, pair: Any, how: str, error: DataError) -> PhotoGrounding:
-        image, caption = (*pair, None, "")[:2] if isinstance(pair, tuple | list) else (None, "")
-        shown = caption if isinstance(caption, str) else ""
-        return PhotoGrounding(_path(image), 0, 0, shown, self.name, how, error=str(error))
+        return rank_boxes(scores, decode_scores(scores, batch, method), self.parts.calibration(method), top_k)
 
 
 def _device(name: str) -> torch.device:
@@ -267,30 +249,28 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _checked_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:
+def _check_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
         raise DataError("a pair is (image, caption), or (image, caption, phrases)")
     return pair[0], pair[1], pair[2] if len(pair) == 3 else None
 
 
-def _groups(places: Sequence[int], phrases: Sequence[int]) -> Iterator[list[int]]:
+def _groups(queries: Iterable[GroundQuery]) -> Iterator[list[GroundQuery]]:
     """Captions that go through the model together, in their order."""
-    group: list[int] = []
-    for place in places:
-        longest = max(phrases[each] for each in (*group, place))
+    group: list[GroundQuery] = []
+    for query in queries:
+        longest = max(len(each.phrases) for each in (*group, query))
         if group and longest * (len(group) + 1) > _MOST_STEPS:
             yield group
             group = []
-        group.append(place)
+        group.append(query)
     if group:
         yield group
 
 
-def _grounded(phrase: FoundPhrase, chosen: Any, others: Any) -> GroundedPhrase:
-    return GroundedPhrase(
-        phrase.text, phrase.start, phrase.end, phrase.category, chosen.box, chosen.probability, others
-    )
+def _grounded(phrase: FoundPhrase, found: RankedBoxes) -> GroundedPhrase:
+    return GroundedPhrase(phrase.text, phrase.start, phrase.end, phrase.category, *found)
 
 
 def _path(source: object) -> str | None:
-    return str(source) if isinstance(source, str | Path) else None
+    return str(source) if isinstance(source, str | Path | PhotoFile) else None

@@ -1,8 +1,7 @@
-"""The regions of photos that were looked at lately: the slow part of a grounding, done once for each photo.
+"""A cache of the regions of recent photos: finding them is the slow part of a grounding.
 
-A photo is known by its content. Of a file that is the hash of its bytes, which costs little beside the network and,
-unlike its time and size, cannot miss a change; of an image in memory it is what the network gets to see of it. So no
-answer is ever about an older photo.
+A photo is known by its content: a file by the hash of its bytes, which unlike its time and size cannot miss a change;
+an image in memory by the pixels that the network sees. So no answer is ever about an older photo.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from threading import Lock
 from typing import Any
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import reason
+from phrasechain.core.images import PhotoFile
 from phrasechain.core.schema import Regions
 from phrasechain.regions.extractor import RegionExtractor
 from phrasechain.regions.pixels import ImageSource, Photo, read_photo
 
 PHOTOS = 256  # whose regions are kept: 60 kB each
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")
 
 
 @dataclass(frozen=True, slots=True)
 class PhotoCache:
-    """Looks at photos with an extractor, and keeps the regions of the last ``size``; many threads may share it.
+    """Extracts the regions of photos and keeps those of the last ``size`` (LRU); threads may share it.
 
-    Two that ask for the same new photo at once both look at it.
+    Two threads that ask for the same new photo at once both extract it.
     """
 
     extractor: RegionExtractor
@@ -47,26 +46,16 @@ class PhotoCache:
         """A copy, in this process or another, begins with no photos."""
         return PhotoCache.of, (self.extractor, self.size)
 
-    def regions(self, source: ImageSource) -> Regions:
+    def regions(self, photo: ImageSource) -> Regions:
         """The regions of a photo; their ``image`` is a name for its content."""
-        if isinstance(source, str | Path):
-            return self._of_file(source)
-        photo = read_photo(source, self.extractor.size)
-        key = _key_of_pixels(photo)
-        return self._get(key) or self._look(key, photo)
+        if isinstance(photo, PhotoFile):
+            key = f"file {photo.digest}"
+            return self._get(key) or self._extract(key, read_photo(photo, self.extractor.size))
+        pixels = read_photo(photo, self.extractor.size)
+        key = _key_of_pixels(pixels)
+        return self._get(key) or self._extract(key, pixels)
 
-    def _of_file(self, path: str | Path) -> Regions:
-        if isinstance(path, str) and _ADDRESS.match(path):
-            raise DataError(f"{path[:200]}: an address, not a file; download the picture and give its path")
-        key = _key_of_file(path)
-        if kept := self._get(key):
-            return kept
-        photo = read_photo(path, self.extractor.size)
-        while key != (now := _key_of_file(path)):  # it was written to meanwhile
-            key, photo = now, read_photo(path, self.extractor.size)
-        return self._look(key, photo)
-
-    def _look(self, key: str, photo: Photo) -> Regions:
+    def _extract(self, key: str, photo: Photo) -> Regions:
         regions = self.extractor.regions(key, photo)
         with self._lock:
             self._kept[key] = regions
@@ -81,17 +70,11 @@ class PhotoCache:
             return self._kept.get(key)
 
 
-def _key_of_file(path: str | Path) -> str:
-    """A hash of the file's bytes. What is no plain file, such as a pipe, cannot be read twice."""
-    try:
-        if not Path(path).exists():
-            raise DataError(f"{path}: missing")
-        if not Path(path).is_file():
-            raise DataError(f"{path}: not a file; give the path of a picture")
-        with Path(path).open("rb") as file:
-            return f"file {hashlib.file_digest(file, 'blake2b').hexdigest()[:40]}"
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+def load_photo(source: ImageSource) -> ImageSource:
+    """Read and hash the file of a path; what is in memory already stays as it is."""
+    if isinstance(source, str) and _URL.match(source):
+        raise DataError(f"{source[:200]}: an address, not a file; download the picture and give its path")
+    return PhotoFile.read(source) if isinstance(source, str | Path) else source
 
 
 def _key_of_pixels(photo: Photo) -> str:

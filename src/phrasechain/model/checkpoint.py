@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -28,10 +28,12 @@ from phrasechain.core.files import read_bounded, sync_folder, write_atomically
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
 from phrasechain.model.model import GroundingModel
-from phrasechain.store.reader import FeatureStore
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.encoders import ENCODERS, build_encoder
+
+if TYPE_CHECKING:
+    from phrasechain.store.reader import FeatureStore
 
 CHECKPOINT_FORMAT = "phrasechain model 1"
 POINTERS = "checkpoints.json"

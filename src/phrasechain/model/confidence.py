@@ -5,21 +5,23 @@ softmax over regions cannot say that none of them will do, so a small logistic l
 
     probability = sigmoid(w₁ logit(mass) + w₂ emission + w₃ entropy + b)
 
-with the highest emission of the agreeing regions, and the entropy of the phrase's marginals.
+with the highest emission of the agreeing regions, and the entropy of the phrase's marginals. Below are also the pure
+functions of a calibration: its fit and its figures.
 
-Axes: P phrases, K regions, C boxes of each phrase.
+Axes: P phrases, K regions, C boxes of each phrase; N phrases and F kinds of evidence where a calibration is fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.core.schema import Alternative
+from phrasechain.core.schema import Alternative, Box
 from phrasechain.model.decode import Decoded
 from phrasechain.model.scores import Scores
 from phrasechain.regions.nms import suppress
@@ -27,7 +29,9 @@ from phrasechain.regions.nms import suppress
 AGREE = 0.5  # the IoU from which two boxes say the same
 EVIDENCE = ("logit of the mass", "emission", "entropy")
 _LEAST = 1e-4  # mass that counts: less is taken for this much, and makes no alternative
+BINS = 10  # of a reliability diagram
 _AT_ONCE = 64  # phrases that alternatives are looked for at a time
+_RIDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +67,20 @@ def chosen_evidence(scores: Scores, decoded: Decoded) -> Tensor:
     return evidence_of(decoded.boxes[:, None], decoded, scores.emissions)[:, 0]
 
 
-Answer = tuple[Alternative, tuple[Alternative, ...]]
+class RankedBoxes(NamedTuple):
+    """The box of a phrase, its probability, and the next best boxes, the most probable first."""
+
+    box: Box
+    probability: float
+    alternatives: tuple[Alternative, ...]
 
 
-def answers_of(scores: Scores, decoded: Decoded, calibration: Calibration, top_k: int) -> list[Answer]:
-    """The box of each phrase, and up to ``top_k`` other boxes, the most probable first, no two of which agree."""
-    found: list[Answer] = []
+def rank_boxes(scores: Scores, decoded: Decoded, calibration: Calibration, top_k: int) -> list[RankedBoxes]:
+    """The box of each phrase and up to ``top_k`` alternatives, no two of which agree."""
+    found: list[RankedBoxes] = []
     for rows in torch.arange(len(decoded.region)).split(_AT_ONCE):  # type: ignore[no-untyped-call]
         part = Decoded(*(each[rows] for each in _fields(decoded)))
-        found += _answers_of_few(part, scores.emissions[rows], calibration, top_k)
+        found += _rank_few(part, scores.emissions[rows], calibration, top_k)
     return found
 
 
@@ -79,7 +88,7 @@ def _fields(decoded: Decoded) -> Sequence[Tensor]:
     return decoded.region, decoded.boxes, decoded.probabilities, decoded.refined
 
 
-def _answers_of_few(decoded: Decoded, emissions: Tensor, calibration: Calibration, top_k: int) -> list[Answer]:
+def _rank_few(decoded: Decoded, emissions: Tensor, calibration: Calibration, top_k: int) -> list[RankedBoxes]:
     boxes = torch.cat([decoded.boxes[:, None], decoded.refined], 1)  # (P, 1 + K, 4): the chosen one first
     evidence = evidence_of(boxes, decoded, emissions)  # (P, 1 + K, 3)
     probability = calibration(evidence)
@@ -90,9 +99,59 @@ def _answers_of_few(decoded: Decoded, emissions: Tensor, calibration: Calibratio
     boxes, keys = boxes.gather(1, order[..., None].expand_as(boxes)), keys.gather(1, order)
     kept = suppress(boxes, AGREE) & (keys > 0)  # (P, 1 + K)
     rows = zip(boxes.tolist(), probability.gather(1, order).tolist(), kept, strict=True)
-    return [_answer(box, each, row.nonzero()[: 1 + top_k, 0].tolist()) for box, each, row in rows]
+    return [_ranked(box, each, row.nonzero()[: 1 + top_k, 0].tolist()) for box, each, row in rows]
 
 
-def _answer(boxes: list[list[float]], probabilities: list[float], places: list[int]) -> Answer:
+def _ranked(boxes: list[list[float]], probabilities: list[float], places: list[int]) -> RankedBoxes:
     first, *others = (Alternative(tuple(boxes[place]), probabilities[place]) for place in places)  # type: ignore[arg-type]
-    return first, tuple(others)
+    return RankedBoxes(first.box, first.probability, tuple(others))
+
+
+# ---- fitting and judging a calibration ----
+
+
+def fit_logistic(rows: Tensor, targets: Tensor, counts: Tensor, steps: int = 50) -> tuple[Tensor, Tensor]:
+    """Slopes (F,) and the constant of the logistic regression of targets (N,), weighted by counts (N,), on rows (N, F).
+
+    Newton's method on standardised rows, with a ridge that keeps the weights finite where the classes are separable.
+    """
+    mean, spread = rows.mean(0), rows.std(0).clamp(min=1e-6)
+    inputs = torch.cat([(rows - mean) / spread, torch.ones_like(rows[:, :1])], 1)  # (N, F + 1)
+    penalty = _RIDGE * counts.sum() * torch.eye(inputs.shape[1], dtype=rows.dtype)
+    penalty[-1, -1] = 1e-9 * counts.sum()
+    weights = rows.new_zeros(inputs.shape[1])
+    for _ in range(steps):
+        p = (inputs @ weights).sigmoid()
+        gradient = inputs.T @ (counts * (p - targets)) + penalty @ weights
+        hessian = (inputs * (counts * p * (1 - p))[:, None]).T @ inputs + penalty
+        weights = weights - torch.linalg.solve(hessian, gradient)
+    slopes = weights[:-1] / spread
+    return slopes, weights[-1] - slopes @ mean
+
+
+def reliability_bins(probability: Tensor, right: Tensor) -> list[tuple[int, float, float]]:
+    """The reliability diagram: for each of ten equal bins its phrases, their mean probability and their accuracy."""
+    place = (probability * BINS).long().clamp(0, BINS - 1)
+    chosen = [place == number for number in range(BINS)]
+    return [
+        (int(each.sum()), float(probability[each].mean()), float(right[each].double().mean()))
+        if each.any()
+        else (0, 0, 0)
+        for each in chosen
+    ]
+
+
+def calibration_error(probability: Tensor, right: Tensor) -> float:
+    """The expected calibration error (ECE) over ten equal bins."""
+    rows = reliability_bins(probability, right)
+    return sum(count * abs(mean - accuracy) for count, mean, accuracy in rows) / len(right)
+
+
+def auroc(positive: Tensor, negative: Tensor) -> float:
+    """The area under the ROC curve: how often a positive is above a negative; a tie is half.
+
+    >>> auroc(torch.tensor([3.0, 1.0]), torch.tensor([0.0, 1.0]))
+    0.875
+    """
+    above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
+    return float(above.mean())

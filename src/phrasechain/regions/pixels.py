@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.images import check_pixel_count, decoding, displayed_size, opened, orientation
+from phrasechain.core.images import PhotoFile, check_pixel_count, decoding, displayed_size, opened, orientation
 
-ImageSource = str | Path | Image.Image | NDArray[np.uint8]
+ImageSource = str | Path | PhotoFile | Image.Image | NDArray[np.uint8]
 
 _BAND = 1 << 20  # pixels that are converted at once
 _SPARE = 2  # a photo is not reduced below this many squares before it is resampled
@@ -57,14 +57,15 @@ class Levels(NamedTuple):
 def read_photo(source: ImageSource, size: int) -> Photo:
     """Decode a photo, turn it as it is displayed and squash it to ``size`` × ``size``.
 
-    The source is a path, a PIL image or an H × W × 3 array of uint8, RGB; it is left as it is. What cannot be used is
+    The source is a file, a PIL image or an H × W × 3 array of uint8, RGB; it is left as it is. What cannot be used is
     a ``DataError``. The decoder may warn about odd files: see ``without_warnings``.
     """
     with _opened(source) as image:
         width, height = displayed_size(image)
         turn = orientation(image)
         least = _SPARE * size
-        draft = image.draft(None, (least, least)) if isinstance(source, str | Path) else None  # by the JPEG decoder
+        is_file = isinstance(source, str | Path | PhotoFile)
+        draft = image.draft(None, (least, least)) if is_file else None  # by the JPEG decoder
         part = draft[1][2:] if draft else image.size
         reduction = max(1, image.width // least), max(1, image.height // least)
         rgb = _as_rgb(image, *reduction)
@@ -81,7 +82,7 @@ def read_rgb(source: ImageSource) -> Image.Image:
 
 @contextmanager
 def _opened(source: ImageSource) -> Iterator[Image.Image]:
-    if isinstance(source, str | Path):
+    if isinstance(source, str | Path | PhotoFile):
         with opened(source) as image:
             yield image
     elif isinstance(source, Image.Image):

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from phrasechain.core.schema import Alternative, GroundedPhrase, Grounding
+from phrasechain.core.schema import Alternative, GroundedPhrase
+from phrasechain.grounding.result import PhotoGrounding
 
 DOG = GroundedPhrase("a dog", 2, 7, "animals", (1.5, 2.0, 30.0, 40.0), 0.75, (Alternative((0.0, 0.0, 9.0, 9.0), 0.2),))
-FOUND = Grounding("photo.jpg", 400, 300, "é a dog \udcff", "small", "consensus", (DOG,))
+FOUND = PhotoGrounding("photo.jpg", 400, 300, "é a dog \udcff", "small", "consensus", (DOG,))
 RECORD = {
     "image": {"path": "photo.jpg", "width": 400, "height": 300},
     "caption": "é a dog \udcff",
@@ -34,13 +35,13 @@ def test_a_grounding_is_written_as_documented() -> None:
 
 
 def test_json_is_one_line_of_ascii_whatever_the_caption_holds() -> None:
-    line = Grounding(None, 1, 1, "a\n\u2028é\udcff", "small", "viterbi").to_json()
+    line = PhotoGrounding(None, 1, 1, "a\n\u2028é\udcff", "small", "viterbi").to_json()
     assert line.isascii()
     assert len(line.splitlines()) == 1
 
 
 def test_a_failure_says_why_and_has_no_phrases() -> None:
-    failed = Grounding("gone.jpg", 0, 0, "a dog", "small", "viterbi", error="gone.jpg: missing")
+    failed = PhotoGrounding("gone.jpg", 0, 0, "a dog", "small", "viterbi", error="gone.jpg: missing")
     assert failed.to_dict()["error"] == "gone.jpg: missing"
     assert failed.to_dict()["phrases"] == []
 
@@ -48,4 +49,4 @@ def test_a_failure_says_why_and_has_no_phrases() -> None:
 def test_what_json_cannot_say_is_refused() -> None:
     broken = GroundedPhrase("a dog", 0, 5, "animals", (float("nan"), 0.0, 1.0, 1.0), 0.5)
     with pytest.raises(ValueError, match="JSON compliant"):
-        Grounding(None, 1, 1, "a dog", "small", "viterbi", (broken,)).to_json()
+        PhotoGrounding(None, 1, 1, "a dog", "small", "viterbi", (broken,)).to_json()
