@@ -25,7 +25,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        from phrasechain.core.memory import collector_paused
+
+        with collector_paused():
+            return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'phrasechain' has no attribute {name!r}")
 
 

@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause Python's cyclic garbage collector, and take what was made meanwhile for long-lived.
+
+    Imports and loading make half a million objects and no garbage; the collector would walk all of torch several times
+    to find that out, a tenth of the time to a first answer.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            if not gc.get_freeze_count():  # what the caller froze stays so
+                gc.freeze()
+                gc.unfreeze()  # into the oldest generation, without a walk
+            gc.enable()
 
 
 def keep_freed_memory() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.images import PhotoFile
+from phrasechain.core.memory import collector_paused
 from phrasechain.core.parallel import in_order, usable_cores
 from phrasechain.core.schema import GroundedPhrase
 from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
@@ -87,9 +88,10 @@ class Grounder:
             photos: how many photos' regions are kept.
             revision, cache_dir: of the hub: which version, and where downloads are kept.
         """
-        parts = load_pretrained(
-            name_or_folder, regions=regions, finder=finder, runtime=runtime, revision=revision, cache_dir=cache_dir
-        )
+        with collector_paused():
+            parts = load_pretrained(
+                name_or_folder, regions=regions, finder=finder, runtime=runtime, revision=revision, cache_dir=cache_dir
+            )
         return cls(parts, device, photos)
 
     def save_pretrained(self, folder: str | Path) -> None:
