@@ -16,7 +16,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.evaluation.evaluate import Protocol, evaluate_file
-from phrasechain.evaluation.predict import InferenceOptions, answers, count_right, predict_run, predictions_file
+from phrasechain.evaluation.predict import InferenceOptions, count_right, decode_examples, predict_run, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
 from phrasechain.model.batch import collate_annotated
 from phrasechain.model.checkpoint import load_checkpoint
@@ -77,7 +77,7 @@ def test_predictions_are_the_models(world: World, run: Path) -> None:
         caption = examples[0].captions[1]
         batch, _ = collate_annotated([(examples[0], caption)], store, regime)
         with torch.no_grad():
-            ((_, _, decoded),) = answers(
+            ((_, _, decoded),) = decode_examples(
                 model, [replace(examples[0], captions=(caption,))], store, InferenceOptions(regime)
             )
         for row, phrase in enumerate(chain_phrases(caption, regime)):
@@ -97,14 +97,16 @@ def test_more_images_at_once_change_nothing(world: World, run: Path) -> None:
         torch.cat(
             [
                 decoded.boxes
-                for _, _, decoded in answers(model, examples, store, InferenceOptions(), images_at_once=count)
+                for _, _, decoded in decode_examples(model, examples, store, InferenceOptions(), images_at_once=count)
             ]
         )
         for count in (1, 3, 100)
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-3)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-3)
-    golds = torch.cat([merged_boxes(each) for _, each, _ in answers(model, examples, store, InferenceOptions())])
+    golds = torch.cat(
+        [merged_boxes(each) for _, each, _ in decode_examples(model, examples, store, InferenceOptions())]
+    )
     assert (iou_xyxy(found[0], golds) >= 0.5).any()
 
 
@@ -120,13 +122,13 @@ def test_other_features_and_weights_that_are_broken(world: World, run: Path, tmp
     with torch.no_grad():
         model.pairs.heads.bias.fill_(torch.inf)
     with pytest.raises(DataError, match="scores are not finite; its weights are broken"):
-        list(answers(model, load_examples(world[0], "dev"), FeatureStore.open(world[1]), InferenceOptions()))
+        list(decode_examples(model, load_examples(world[0], "dev"), FeatureStore.open(world[1]), InferenceOptions()))
     examples = load_examples(world[0], "dev")
     regions = {image: FeatureStore.open(world[1])[image] for image in (example.image for example in examples)}
     image = examples[1].image
     regions[image] = replace(regions[image], features=np.full_like(regions[image].features, np.nan))
     with pytest.raises(DataError, match=f"image {image}: its region features are not finite"):
-        list(answers(load_checkpoint(run).model, examples, regions, InferenceOptions()))
+        list(decode_examples(load_checkpoint(run).model, examples, regions, InferenceOptions()))
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> object:
@@ -157,6 +159,20 @@ def test_the_commands(
     assert "points over the other file" in capsys.readouterr().out
     assert (run / "dev-all-smoothing-unmoved" / "predictions.jsonl").exists()
     assert json.loads((tmp_path / "x.json").read_text())["protocol"]["regime"] == "all"
+
+
+def test_one_process_needs_no_accelerate(
+    world: World, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "accelerate"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    arguments = ("evaluate", run, "--data", world[0], "--features", world[1], "--split", "dev", "--resamples", "10")
+    assert command(monkeypatch, *arguments) == 0
+    assert "accuracy at IoU 0.5" in capsys.readouterr().out
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert command(monkeypatch, *arguments) == 2
+    assert "several processes, need accelerate: pip install" in capsys.readouterr().err
 
 
 _EVALUATE = "evaluate RUN --data DATA --features STORE --split dev"

@@ -28,7 +28,7 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import ORIENTATION
 from phrasechain.data.dataset import load_examples
-from phrasechain.evaluation.predict import InferenceOptions, answers
+from phrasechain.evaluation.predict import InferenceOptions, decode_examples
 from phrasechain.grounding.grounder import Grounder
 from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.decode import DECODERS
@@ -94,7 +94,7 @@ def test_boxes_are_those_of_the_evaluator(grounder: Grounder, tmp_path: Path, de
     paths = {example.image: data / "images" / f"{example.image}.jpg" for example in examples}
     extract(paths, tmp_path / "store", grounder.parts.extractor)
     store = FeatureStore.open(tmp_path / "store")
-    found = answers(grounder.model, examples, store, InferenceOptions("gold", decode))
+    found = decode_examples(grounder.model, examples, store, InferenceOptions("gold", decode))
     wanted = torch.cat([decoded.boxes for _, _, decoded in found]).tolist()
     mine = [
         phrase.box

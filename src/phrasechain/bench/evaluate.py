@@ -14,7 +14,7 @@ import torch
 
 from phrasechain.bench.batch import Sizes, around, make_model
 from phrasechain.core.schema import Caption, Example, Phrase, Regions
-from phrasechain.evaluation.predict import IMAGES_AT_ONCE, InferenceOptions, answers, predictions_of
+from phrasechain.evaluation.predict import IMAGES_AT_ONCE, InferenceOptions, decode_examples, predictions_of
 
 IMAGES, CAPTIONS = 1000, 5  # a test set
 _WIDTH, _HEIGHT = 500, 400
@@ -30,7 +30,7 @@ def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]
     examples, regions = make_examples(sizes, images + IMAGES_AT_ONCE)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    batches = answers(make_model(sizes).eval(), examples, regions, InferenceOptions())
+    batches = decode_examples(make_model(sizes).eval(), examples, regions, InferenceOptions())
     next(batches)
     start = time.perf_counter()
     phrases = sum(len(list(predictions_of(batch, decoded))) for batch, _, decoded in batches)

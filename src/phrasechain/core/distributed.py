@@ -23,25 +23,36 @@ if TYPE_CHECKING:
 DEVICES = ("auto", "cpu", "cuda")
 
 
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of this name; ``auto`` is a GPU where there is one."""
+    if name not in DEVICES:
+        raise DataError(unknown_name("device", name, DEVICES))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DataError("--device cuda: torch finds no GPU here; install a CUDA build of torch, or use --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def start_processes(device: str = "auto") -> Accelerator:
     """Join the other processes, if there are any; ``auto`` takes a GPU where there is one.
 
     Without a GPU Accelerate must be told so: otherwise each process would believe that it is alone.
     """
-    if device not in DEVICES:
-        raise DataError(unknown_name("device", device, DEVICES))
-    if device == "cuda" and not torch.cuda.is_available():
-        raise DataError("--device cuda: torch finds no GPU here; install a CUDA build of torch, or use --device cpu")
+    is_cpu = pick_device(device).type == "cpu"
     try:
         from accelerate import Accelerator
     except ImportError:
-        raise DataError("training needs accelerate: pip install 'phrasechain[train]'") from None
-    return Accelerator(cpu=device == "cpu" or not torch.cuda.is_available())
+        raise DataError("training, and several processes, need accelerate: pip install 'phrasechain[train]'") from None
+    return Accelerator(cpu=is_cpu)
 
 
 def is_first_process() -> bool:
     """Whether this process is alone or the first of many: the one that prints and writes."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def process_count() -> int:
+    """How many processes ``torchrun`` or ``accelerate launch`` started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def sum_gradients(weights: Sequence[nn.Parameter], figures: Tensor, processes: Accelerator) -> Tensor:

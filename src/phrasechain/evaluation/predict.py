@@ -1,4 +1,4 @@
-"""Running a model over annotated images: how often it is right, and its predictions as a file for the evaluator."""
+"""Inference over annotated images: accuracy, and predictions as a file for the evaluator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.core.distributed import start_processes
+from phrasechain.core.distributed import pick_device, process_count, start_processes
 from phrasechain.core.errors import DataError
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Example, Phrase
@@ -34,7 +34,7 @@ IMAGES_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class InferenceOptions:
-    """How a model is asked: which phrases a chain holds, how regions are chosen, whether offsets move their boxes."""
+    """Which phrases a chain holds, the decoder, and whether offsets refine the boxes."""
 
     regime: str = "gold"
     decode: str = "viterbi"
@@ -50,39 +50,39 @@ class InferenceOptions:
 
 
 @torch.inference_mode()
-def answers(
+def decode_examples(
     model: GroundingModel,
     examples: Sequence[Example],
     regions: RegionSource,
-    answering: InferenceOptions,
+    options: InferenceOptions,
     device: torch.device | str = "cpu",
     images_at_once: int = IMAGES_AT_ONCE,
 ) -> Iterator[tuple[Batch, list[Phrase], Decoded]]:
-    """What the model says about every phrase of the examples, a few images at a time, in their order."""
-    groups = make_groups(examples, "image", answering.regime)
+    """Decode every phrase of the examples, a few images at a time, in their order."""
+    groups = make_groups(examples, "image", options.regime)
     for start in range(0, len(groups), images_at_once):
         items = [item for group in groups[start : start + images_at_once] for item in group]
-        batch, phrases = collate_annotated(items, regions, answering.regime)
+        batch, phrases = collate_annotated(items, regions, options.regime)
         batch = batch.to(device)
         scores = model(batch)
-        if not answering.box_regression:
+        if not options.box_regression:
             scores = replace(scores, offsets=None)
         if not bool(scores.emissions.isfinite().all()):
             require_finite([batch])
             raise DataError(f"image {batch.images[0]}: the model's scores are not finite; its weights are broken")
-        yield batch, phrases, decode(scores, batch, answering.decode)
+        yield batch, phrases, decode(scores, batch, options.decode)
 
 
 def count_right(
     model: GroundingModel,
     examples: Sequence[Example],
     regions: RegionSource,
-    how: str = "viterbi",
+    method: str = "viterbi",
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Phrases whose box has IoU ≥ 0.5 with their merged box, and phrases in all, for caption 0 and for all: (2, 2)."""
     counts = torch.zeros(2, 2, dtype=torch.int64, device=device)
-    for batch, phrases, decoded in answers(model, examples, regions, InferenceOptions(decode=how), device):
+    for batch, phrases, decoded in decode_examples(model, examples, regions, InferenceOptions(decode=method), device):
         right = iou_xyxy(decoded.boxes, merged_boxes(phrases).to(device)) >= RIGHT  # (P,)
         first = torch.tensor([index == 0 for index in batch.captions], device=device)[batch.phrase_caption]
         counts += torch.stack([torch.stack([(right & first).sum(), first.sum()]), _sum_and_count(right)])
@@ -97,7 +97,7 @@ def predictions_of(batch: Batch, decoded: Decoded, top: int = TOP_REGIONS) -> It
     """The prediction of every phrase of a batch, with its ``top`` likeliest regions, to a thousandth of a pixel."""
     images, captions = batch.phrase_image.tolist(), batch.phrase_caption.tolist()
     boxes = decoded.boxes.double().round(decimals=3).tolist()
-    for row, (places, chances) in enumerate(ranked(decoded, batch, top)):
+    for row, (region_boxes, probabilities) in enumerate(ranked(decoded, batch, top)):
         start, end = batch.spans[row].tolist()
         x0, y0, x1, y1 = boxes[row]
         yield Prediction(
@@ -106,8 +106,8 @@ def predictions_of(batch: Batch, decoded: Decoded, top: int = TOP_REGIONS) -> It
             start=start,
             end=end,
             box=(x0, y0, x1, y1),
-            region_boxes=places.double().round(decimals=3).cpu().numpy(),
-            probabilities=chances.double().round(decimals=6).cpu().numpy(),
+            region_boxes=region_boxes.double().round(decimals=3).cpu().numpy(),
+            probabilities=probabilities.double().round(decimals=6).cpu().numpy(),
         )
 
 
@@ -123,41 +123,44 @@ def predict_run(
 ) -> Path:
     """Write what a run's best checkpoint, or a checkpoint, predicts for a split; return the file.
 
-    The file is ``predictions.jsonl`` in a folder of the run that is named after the split and the way of asking.
-    Regions are chosen as they were when the run scored itself, unless ``decode`` says otherwise. Many processes share
-    the images, and the first of them writes.
+    The file is ``predictions.jsonl`` in a folder of the run that is named after the split and the options. The decoder
+    is the one that the run scored itself with, unless ``decode`` says otherwise. The processes of ``torchrun`` share
+    the images, and the first of them writes; one alone needs no accelerate.
     """
     checkpoint, store = load_checkpoint(run), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
-    answering = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression)
+    options = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression)
     examples = open_dataset(data).examples(split)
     require_regions(examples, store)
-    processes = start_processes(device)
-    mine = examples[processes.process_index :: processes.num_processes]
-    asked = answers(checkpoint.model.to(processes.device), mine, store, answering, processes.device)
+    processes = start_processes(device) if process_count() > 1 else None
+    place = pick_device(device) if processes is None else processes.device
+    mine = examples if processes is None else examples[processes.process_index :: processes.num_processes]
+    decoded_batches = decode_examples(checkpoint.model.to(place), mine, store, options, place)
     total = -(-len(mine) // IMAGES_AT_ONCE)
     found = [
         prediction
-        for batch, _, decoded in track(asked, total, f"Grounding {split}")
+        for batch, _, decoded in track(decoded_batches, total, f"Grounding {split}")
         for prediction in predictions_of(batch, decoded)
     ]
-    file = predictions_file(run, split, answering)
-    _write_together(file, found, [example.image for example in examples], processes)
+    file = predictions_file(run, split, options)
+    _write_all(file, found, [example.image for example in examples], processes)
     return file
 
 
-def predictions_file(run: Path, split: str, answering: InferenceOptions) -> Path:
+def predictions_file(run: Path, split: str, options: InferenceOptions) -> Path:
     """Where a run's predictions for a split are."""
-    return run / f"{split}-{answering.name}" / "predictions.jsonl"
+    return run / f"{split}-{options.name}" / "predictions.jsonl"
 
 
-def _write_together(file: Path, mine: list[Prediction], images: Sequence[str], processes: Accelerator) -> None:
+def _write_all(file: Path, mine: list[Prediction], images: Sequence[str], processes: Accelerator | None) -> None:
     """Write the predictions of all processes in the order of the images."""
-    from accelerate.utils import gather_object
+    if processes is not None:
+        from accelerate.utils import gather_object
 
-    everyone: list[Prediction] = gather_object(mine)
-    if processes.is_main_process:
-        place = {image: number for number, image in enumerate(images)}
+        mine = gather_object(mine)
+    if processes is None or processes.is_main_process:
+        order = {image: number for number, image in enumerate(images)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_predictions(file, sorted(everyone, key=lambda prediction: place[prediction.image]))
-    processes.wait_for_everyone()
+        write_predictions(file, sorted(mine, key=lambda prediction: order[prediction.image]))
+    if processes is not None:
+        processes.wait_for_everyone()
