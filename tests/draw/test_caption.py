@@ -6,8 +6,8 @@ from PIL import Image
 
 from phrasechain.draw.caption import Cell, Span, caption_lines, caption_strip, strip_margin
 from phrasechain.draw.colours import PALETTE, WHITE
+from phrasechain.draw.font import ELLIPSIS, advance, shown
 from phrasechain.draw.frames import chip_size
-from phrasechain.draw.letters import ELLIPSIS, advance, shown
 
 LETTERS = 14
 MANY = 10_000

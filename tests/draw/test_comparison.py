@@ -9,7 +9,7 @@ from phrasechain.core.schema import Grounding
 from phrasechain.draw import draw_comparison
 from phrasechain.draw.colours import PALETTE
 from phrasechain.draw.comparison import differing
-from phrasechain.draw.panel import letter_size
+from phrasechain.draw.panel import choose_font_size
 from phrasechain.draw.picture import caption_below
 
 CAPTION = "A dog chases a ball on a lawn"
@@ -48,19 +48,19 @@ def test_two_pictures_stand_beside_each_other_and_what_differs_has_wider_lines_i
     top = next(y for y in range(found.height) if found.getpixel((399, y)) == (100, 100, 100))
     right = 400 + gap
     agreed = [line_width(found, top + 110, range(x + 40, x + 60), PALETTE[0]) for x in (0, right)]
-    apart = [
+    differ = [
         line_width(found, top + 110, range(210, 235), PALETTE[1]),
         line_width(found, top + 50, range(right + 310, right + 335), PALETTE[1]),
     ]
     assert agreed == [2, 2]
-    assert apart == [4, 4]
+    assert differ == [4, 4]
 
 
 def test_the_one_caption_stars_what_differs() -> None:
     image = photo()
     first, second = pair(image)
     found = draw_comparison(image, first, second, NAMES)
-    expected = caption_below(first, found.width, letter_size(400, 300), 12, {1: "*"})
+    expected = caption_below(first, found.width, choose_font_size(400, 300), 12, {1: "*"})
     assert expected.tobytes() in found.tobytes()  # rows as wide as the picture
 
 

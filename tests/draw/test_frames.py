@@ -62,12 +62,12 @@ def test_coinciding_boxes_are_nested_and_keep_a_middle() -> None:
     assert nested([], 4) == []
 
 
-@pytest.mark.parametrize("letters", [12, 14, 37, 108])
+@pytest.mark.parametrize("font_size", [12, 14, 37, 108])
 @pytest.mark.parametrize("index", [0, 6, 9])
-def test_a_chip_fills_its_size_and_its_text_stays_inside(letters: int, index: int) -> None:
-    width, height = chip_size("Ägypten, (jg)|", letters)
+def test_a_chip_fills_its_size_and_its_text_stays_inside(font_size: int, index: int) -> None:
+    width, height = chip_size("Ägypten, (jg)|", font_size)
     image = Image.new("RGB", (width + 20, height + 20), GROUND)
-    draw_chip(ImageDraw.Draw(image), (10, 10), "Ägypten, (jg)|", letters, style(index))
+    draw_chip(ImageDraw.Draw(image), (10, 10), "Ägypten, (jg)|", font_size, style(index))
     changed = ImageChops.difference(image, Image.new("RGB", image.size, GROUND)).getbbox()
     assert changed == (10, 10, 10 + width, 10 + height)
     counts = {colour: count for count, colour in image.getcolors(maxcolors=image.width * image.height) or []}

@@ -1,11 +1,11 @@
-"""The panel: how large letters are, and where the boxes of a photo lie on it."""
+"""The panel: its font size, and where the boxes of a photo lie on it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phrasechain.draw.panel import LEAST_SIDE, Panel, letter_size
+from phrasechain.draw.panel import MIN_SIDE, Panel, choose_font_size
 
 ends = st.floats(-1e6, 1e6)
 
@@ -13,9 +13,9 @@ ends = st.floats(-1e6, 1e6)
 @pytest.mark.parametrize("width", [200, 500, 1000, 2000, 4000])
 @pytest.mark.parametrize("ratio", [0.25, 0.75, 1, 4])
 def test_letters_are_readable_and_leave_room_for_words(width: int, ratio: float) -> None:
-    letters = letter_size(width, round(width * ratio))
-    assert letters >= 12
-    assert width / 100 <= letters <= max(12, width / 20)
+    font_size = choose_font_size(width, round(width * ratio))
+    assert font_size >= 12
+    assert width / 100 <= font_size <= max(12, width / 20)
 
 
 @given(st.integers(1, 400), st.integers(1, 400), st.tuples(ends, ends, ends, ends))
@@ -46,7 +46,7 @@ def test_a_tiny_photo_is_enlarged_with_its_boxes() -> None:
     assert panel.picture.size == (200, 160)
     assert panel.picture.getcolors() == [(200 * 160, (255, 0, 0))]
     assert panel.rectangle((10, 5, 30, 40)) == (40, 20, 120, 160)
-    assert min(Panel(Image.new("RGB", (1, 1))).picture.size) == LEAST_SIDE
+    assert min(Panel(Image.new("RGB", (1, 1))).picture.size) == MIN_SIDE
 
 
 def test_a_narrow_photo_stands_in_the_middle_with_room_for_labels_beside_it() -> None:
@@ -56,4 +56,4 @@ def test_a_narrow_photo_stands_in_the_middle_with_room_for_labels_beside_it() ->
     assert panel.rectangle((0, 100, 20, 300)) == (90, 100, 110, 300)
     low = Panel(Image.new("RGB", (1000, 4), "red"))
     assert low.picture.width == 1000
-    assert low.picture.height == 4 * low.letters
+    assert low.picture.height == 4 * low.font_size

@@ -77,7 +77,7 @@ def test_labels_say_the_phrase_shortened_and_its_probability() -> None:
     small = photo(200, 200)
     fullest = labels_of(small, replace(made, width=200, height=200), probabilities=True)[0]
     assert fullest.endswith("… 80%")
-    assert chip_size(fullest, Panel(small).letters)[0] <= 200
+    assert chip_size(fullest, Panel(small).font_size)[0] <= 200
 
 
 def test_a_label_of_signs_that_cannot_be_seen_is_an_ellipsis() -> None:
@@ -95,7 +95,7 @@ def test_where_there_is_no_room_numbers_and_then_nothing_stand_for_labels() -> N
     drawn = draw_grounding(image, made, max_lines=100)
     below = drawn.crop((0, 200, 200, drawn.height))
     marks = {number: str(number + 1) for number in numbered}
-    assert below.tobytes() == picture.caption_below(made, 200, panel.letters, 100, marks).tobytes()
+    assert below.tobytes() == picture.caption_below(made, 200, panel.font_size, 100, marks).tobytes()
     assert all(colours(below)[colour] > 100 for colour in PALETTE)
 
 
@@ -107,7 +107,7 @@ def test_many_labels_say_less_so_that_the_photo_is_seen(side: int, texts: int) -
     made = grounding(image, " ".join(names), *zip(names, boxes, strict=True))
     panel = Panel(image)
     tags = picture.phrase_tags(panel, made.phrases)
-    sizes = [[chip_size(text, tag.letters) for text in tag.texts] for tag in tags]
+    sizes = [[chip_size(text, tag.font_size) for text in tag.texts] for tag in tags]
     assert picture._first_choices(sizes, image.size) == [texts] * 16
     numbered = picture.draw_tags(panel, tags)
     assert (len(numbered) == 16) == (texts == 2)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phrasechain.draw.frames import chip_size
-from phrasechain.draw.panel import letter_size
+from phrasechain.draw.panel import choose_font_size
 from phrasechain.draw.places import LABEL_LIMIT, Label, Rectangle, Size, place_labels
 
 
@@ -16,7 +16,7 @@ def boxes_in(picture: Size, most: int) -> st.SearchStrategy[list[Rectangle]]:
     return st.lists(st.tuples(*ends).map(lambda xy: (xy[0][0], xy[1][0], xy[0][1], xy[1][1])), max_size=most)
 
 
-def apart(first: Rectangle, second: Rectangle) -> bool:
+def differ(first: Rectangle, second: Rectangle) -> bool:
     return first[2] <= second[0] or second[2] <= first[0] or first[3] <= second[1] or second[3] <= first[1]
 
 
@@ -26,7 +26,7 @@ def touches(label: Rectangle, box: Rectangle) -> bool:
 
 def check(labels: list[Label | None], boxes: list[Rectangle], sizes: list[list[Size]], picture: Size) -> None:
     placed = [label.rectangle for label in labels if label]
-    assert all(apart(*pair) for pair in combinations(placed, 2))
+    assert all(differ(*pair) for pair in combinations(placed, 2))
     for label, box, choices in zip(labels, boxes, sizes, strict=True):
         if label:
             x0, y0, x1, y1 = label.rectangle
@@ -41,10 +41,10 @@ def check(labels: list[Label | None], boxes: list[Rectangle], sizes: list[list[S
 @settings(max_examples=60)
 @given(st.data(), st.integers(200, 4000), st.integers(200, 4000))
 def test_labels_of_any_boxes_are_apart_and_inside(data: st.DataObject, width: int, height: int) -> None:
-    picture, letters = (width, height), letter_size(width, height)
+    picture, font_size = (width, height), choose_font_size(width, height)
     boxes = data.draw(boxes_in(picture, 40))
     texts = data.draw(st.lists(st.text("mil ", min_size=1, max_size=20), min_size=40, max_size=40))
-    sizes = [[chip_size(text, letters), chip_size(text[:6], letters), chip_size("7", letters)] for text in texts]
+    sizes = [[chip_size(text, font_size), chip_size(text[:6], font_size), chip_size("7", font_size)] for text in texts]
     sizes = sizes[: len(boxes)]
     check(place_labels(boxes, sizes, picture), boxes, sizes, picture)
 
@@ -54,7 +54,7 @@ def is_free(box: Rectangle, size: Size, picture: Size, taken: list[Rectangle]) -
     for x in range(picture[0] - size[0] + 1):
         for y in range(picture[1] - size[1] + 1):
             place = (x, y, x + size[0], y + size[1])
-            if touches(place, box) and all(apart(place, other) for other in taken):
+            if touches(place, box) and all(differ(place, other) for other in taken):
                 return True
     return False
 
@@ -91,7 +91,7 @@ def test_at_the_top_a_label_of_a_large_box_goes_inside_and_of_a_small_one_below(
 def test_a_label_spares_a_small_box_that_stands_above_its_own() -> None:
     found = place_labels([(30, 28, 50, 40), (30, 40, 90, 80)], [[(10, 8)], [(25, 10)]], (200, 100))
     assert found[1] is not None
-    assert apart(found[1].rectangle, (30, 28, 50, 40))
+    assert differ(found[1].rectangle, (30, 28, 50, 40))
 
 
 def test_a_label_stays_in_line_with_its_box_if_that_hides_little() -> None:

@@ -3,7 +3,7 @@
 - ``picture.py``: :func:`draw_grounding`, the photo with its boxes and labels, and the caption below.
 - ``comparison.py``: :func:`draw_comparison`, two groundings of one caption side by side.
 - ``places.py``: where labels go; ``frames.py``: boxes and chips; ``caption.py``: the wrapped caption.
-- ``letters.py``: text that the font can show; ``colours.py``: colours that everyone can tell apart.
+- ``font.py``: text that the font can show; ``colours.py``: a colour-blind-safe palette.
 """
 
 from phrasechain.draw.comparison import draw_comparison

@@ -1,4 +1,4 @@
-"""Colours that colour-blind people can tell apart, and the ink that can be read on each."""
+"""A colour-blind-safe palette, and the text colour that is readable on each of its colours."""
 
 from __future__ import annotations
 

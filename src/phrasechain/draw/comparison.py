@@ -12,8 +12,8 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Grounding
 from phrasechain.draw.caption import TEXT, strip_margin
 from phrasechain.draw.colours import WHITE, Colour
+from phrasechain.draw.font import shortened, shown_line
 from phrasechain.draw.frames import chip_size, draw_text
-from phrasechain.draw.letters import shortened, shown_line
 from phrasechain.draw.panel import Panel
 from phrasechain.draw.picture import MAX_LINES, caption_below, check_drawable, draw_tags, phrase_tags, stacked
 
@@ -34,22 +34,22 @@ def draw_comparison(
 ) -> Image.Image:
     """The two pictures under their names, above the one caption; phrases whose boxes differ are bold and starred."""
     _check_comparable(first, second)
-    apart = differing(first, second)
+    differ = differing(first, second)
     pictures: list[Image.Image] = []
     numbered: set[int] = set()
     for grounding, name in zip((first, second), names, strict=True):
         check_drawable(image, grounding)
         panel = Panel(image)
-        tags = phrase_tags(panel, grounding.phrases, probabilities=probabilities, bold=apart, mark=f"{MARK} ")
+        tags = phrase_tags(panel, grounding.phrases, probabilities=probabilities, bold=differ, mark=f"{MARK} ")
         numbered |= draw_tags(panel, tags)
-        pictures.append(stacked(_text_strip(name, panel.picture.width, panel.letters, TEXT), panel.picture))
-    pair = stacked(*pictures) if image.width >= WIDE * image.height else _beside(pictures, panel.letters)
-    marks = {number: MARK * (number in apart) + str(number + 1) * (number in numbered) for number in apart | numbered}
-    legend = f"{MARK} the two differ (IoU < {AGREE}): {len(apart)} of {len(first.phrases)} phrases"
+        pictures.append(stacked(_text_strip(name, panel.picture.width, panel.font_size, TEXT), panel.picture))
+    pair = stacked(*pictures) if image.width >= WIDE * image.height else _beside(pictures, panel.font_size)
+    marks = {number: MARK * (number in differ) + str(number + 1) * (number in numbered) for number in differ | numbered}
+    legend = f"{MARK} the two differ (IoU < {AGREE}): {len(differ)} of {len(first.phrases)} phrases"
     return stacked(
         pair,
-        caption_below(first, pair.width, panel.letters, max_lines, marks),
-        _text_strip(legend, pair.width, panel.letters, _GREY),
+        caption_below(first, pair.width, panel.font_size, max_lines, marks),
+        _text_strip(legend, pair.width, panel.font_size, _GREY),
     )
 
 
@@ -65,11 +65,11 @@ def _check_comparable(first: Grounding, second: Grounding) -> None:
         raise DataError("two groundings can be compared if they have the same caption and phrases; these have not")
 
 
-def _text_strip(text: str, width: int, letters: int, colour: Colour) -> Image.Image:
-    margin = strip_margin(letters)
-    strip = Image.new("RGB", (width, chip_size("", letters)[1] + margin), WHITE)
-    fitting = shortened(shown_line(text), letters, width - 2 * margin)
-    draw_text(ImageDraw.Draw(strip), (margin, margin // 2), fitting, letters, colour)
+def _text_strip(text: str, width: int, font_size: int, colour: Colour) -> Image.Image:
+    margin = strip_margin(font_size)
+    strip = Image.new("RGB", (width, chip_size("", font_size)[1] + margin), WHITE)
+    fitting = shortened(shown_line(text), font_size, width - 2 * margin)
+    draw_text(ImageDraw.Draw(strip), (margin, margin // 2), fitting, font_size, colour)
     return strip
 
 

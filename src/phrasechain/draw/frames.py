@@ -8,10 +8,10 @@ import numpy as np
 from PIL import ImageDraw
 
 from phrasechain.draw.colours import Colour, Style
-from phrasechain.draw.letters import advance, font
+from phrasechain.draw.font import advance, font
 from phrasechain.draw.places import Rectangle, Size
 
-_VEIL = 130  # how much of what is below a casing it hides, of 255
+_CASING_ALPHA = 130  # of 255
 
 
 def draw_frame(draw: ImageDraw.ImageDraw, box: Rectangle, width: int, style: Style) -> None:
@@ -21,7 +21,7 @@ def draw_frame(draw: ImageDraw.ImageDraw, box: Rectangle, width: int, style: Sty
     dash, gap = (width * part for part in style.line)
     casing = (x0 - edge, y0 - edge, x1 + edge, y1 + edge), width + 2 * edge, dash + 2 * edge, max(0, gap - 2 * edge)
     for part in _frame(*casing):
-        _fill(draw, part, (*style.ink, _VEIL))
+        _fill(draw, part, (*style.ink, _CASING_ALPHA))
     for part in _frame(box, width, dash, gap):
         _fill(draw, part, style.colour)
 
@@ -36,32 +36,32 @@ def nested(boxes: Sequence[Rectangle], step: int) -> list[Rectangle]:
     return [(x0, y0, x1, y1) for x0, y0, x1, y1 in (corners + inset).tolist()]
 
 
-def chip_size(text: str, letters: int) -> Size:
+def chip_size(text: str, font_size: int) -> Size:
     """The size of a text with the filled ground that it is read on."""
-    ascent, descent = font(letters).getmetrics()
-    return advance(text, letters) + 2 * chip_margin(letters), ascent + descent + 2 * (letters // 10)
+    ascent, descent = font(font_size).getmetrics()
+    return advance(text, font_size) + 2 * chip_margin(font_size), ascent + descent + 2 * (font_size // 10)
 
 
-def chip_margin(letters: int) -> int:
+def chip_margin(font_size: int) -> int:
     """Pixels between a chip's end and its text."""
-    return max(2, round(letters * 0.3))
+    return max(2, round(font_size * 0.3))
 
 
-def draw_chip(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, letters: int, style: Style) -> None:
+def draw_chip(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font_size: int, style: Style) -> None:
     """A text on a ground of its phrase's colour, framed in the phrase's line if that has gaps."""
-    (x, y), (width, height) = place, chip_size(text, letters)
-    draw.rounded_rectangle((x, y, x + width - 1, y + height - 1), letters // 5, fill=style.colour)
+    (x, y), (width, height) = place, chip_size(text, font_size)
+    draw.rounded_rectangle((x, y, x + width - 1, y + height - 1), font_size // 5, fill=style.colour)
     if style.line[1]:
-        thin = max(1, letters // 12)
+        thin = max(1, font_size // 12)
         for part in _frame((x, y, x + width, y + height), thin, thin * style.line[0], thin * style.line[1]):
             _fill(draw, part, style.ink)
-    draw_text(draw, (x + chip_margin(letters), y), text, letters, style.ink)
+    draw_text(draw, (x + chip_margin(font_size), y), text, font_size, style.ink)
 
 
-def draw_text(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, letters: int, colour: Colour) -> None:
+def draw_text(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font_size: int, colour: Colour) -> None:
     """A text as high as it stands on a chip whose top is at the same place."""
     x, y = place
-    draw.text((x, y + letters // 10 + font(letters).getmetrics()[0]), text, colour, font(letters), "ls")
+    draw.text((x, y + font_size // 10 + font(font_size).getmetrics()[0]), text, colour, font(font_size), "ls")
 
 
 def _frame(box: Rectangle, width: int, dash: int, gap: int) -> Iterator[Rectangle]:

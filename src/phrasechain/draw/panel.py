@@ -1,4 +1,4 @@
-"""The photo as it is drawn on: large enough for letters, and how its boxes lie on it."""
+"""The canvas: the photo, large enough for labels, and the boxes in its pixels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from PIL import Image
 from phrasechain.core.schema import Box
 from phrasechain.draw.places import Rectangle
 
-LEAST_SIDE = 200  # pixels of the longer side; a smaller photo is enlarged
-LEAST_LETTERS = 12  # pixels
-_BESIDE = (238, 238, 238)  # the ground beside a photo that is narrower or lower than its labels
+MIN_SIDE = 200  # pixels of the longer side; a smaller photo is enlarged
+MIN_FONT_SIZE = 12  # pixels
+_BACKGROUND = (238, 238, 238)  # the ground beside a photo that is narrower or lower than its labels
 
 
 class Panel:
@@ -19,10 +19,10 @@ class Panel:
 
     def __init__(self, image: Image.Image) -> None:
         photo = _enlarged(image)
-        self.letters = letter_size(*photo.size)
-        self.line = max(2, round(self.letters / 9))
-        width, height = max(photo.width, LEAST_SIDE), max(photo.height, 4 * self.letters)
-        self.picture = Image.new("RGB", (width, height), _BESIDE)
+        self.font_size = choose_font_size(*photo.size)
+        self.line = max(2, round(self.font_size / 9))
+        width, height = max(photo.width, MIN_SIDE), max(photo.height, 4 * self.font_size)
+        self.picture = Image.new("RGB", (width, height), _BACKGROUND)
         self._corner = (width - photo.width) // 2, (height - photo.height) // 2
         self._size = image.size
         self._scale = photo.width / image.width, photo.height / image.height
@@ -42,18 +42,18 @@ class Panel:
         return start, max(min(math.ceil(high + short), limit), start + least)
 
 
-def letter_size(width: int, height: int) -> int:
-    """The height of letters that can be read when the picture fills a page or a screen: a share of its size.
+def choose_font_size(width: int, height: int) -> int:
+    """The font size, in pixels, that is readable when the picture fills a page or a screen: a share of its size.
 
     >>> letter_size(200, 150), letter_size(500, 375), letter_size(4000, 3000)
     (12, 14, 108)
     """
     even = min(math.sqrt(width * height) / 32, width / 20)
-    return max(LEAST_LETTERS, round(even), round(width / 100))
+    return max(MIN_FONT_SIZE, round(even), round(width / 100))
 
 
 def _enlarged(image: Image.Image) -> Image.Image:
-    scale = LEAST_SIDE / max(image.size)
+    scale = MIN_SIDE / max(image.size)
     if scale <= 1:
         return image.convert("RGB")
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))

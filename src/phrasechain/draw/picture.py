@@ -12,14 +12,14 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.schema import GroundedPhrase, Grounding
 from phrasechain.draw.caption import caption_strip
 from phrasechain.draw.colours import WHITE, Style, style
+from phrasechain.draw.font import ELLIPSIS, shortened, shown_line
 from phrasechain.draw.frames import chip_size, draw_chip, draw_frame, nested
-from phrasechain.draw.letters import ELLIPSIS, shortened, shown_line
 from phrasechain.draw.panel import Panel
 from phrasechain.draw.places import Rectangle, Size, place_labels
 
 MAX_LINES = 12  # of the caption
-LABEL_WIDTHS = (14, 6)  # in sizes of letters: how long a label may be, and how long where there is no room for that
-_HIDDEN = 0.4  # the share of a picture that labels may cover
+LABEL_WIDTHS = (14, 6)  # of a label, in font sizes: the most, and the most where there is no room for that
+_MAX_COVERED = 0.4  # the share of a picture that labels may cover
 _THIN = (6, 5)  # dash and gap of alternatives
 
 
@@ -42,7 +42,7 @@ def draw_grounding(
     tags = phrase_tags(panel, grounding.phrases, probabilities=probabilities)
     numbered = draw_tags(panel, [*tags, *_alternative_tags(panel, grounding.phrases, alternatives)])
     marks = {number: str(number + 1) for number in numbered}
-    return stacked(panel.picture, caption_below(grounding, panel.picture.width, panel.letters, max_lines, marks))
+    return stacked(panel.picture, caption_below(grounding, panel.picture.width, panel.font_size, max_lines, marks))
 
 
 def check_drawable(image: Image.Image, grounding: Grounding) -> None:
@@ -69,7 +69,7 @@ class Tag:
     line: int  # its width in pixels
     style: Style
     texts: tuple[str, ...]
-    letters: int
+    font_size: int
 
     @property
     def area(self) -> int:
@@ -91,22 +91,22 @@ def phrase_tags(
         width, before = (2 * panel.line, mark) if number in bold else (panel.line, "")
         after = f" {_percent(phrase.probability)}" if probabilities else ""
         texts = (*_label_texts(phrase.text, before, after, panel), f"{before}{number + 1}")
-        tags.append(Tag(number, box, width, style(number), texts, panel.letters))
+        tags.append(Tag(number, box, width, style(number), texts, panel.font_size))
     return sorted(tags, key=lambda tag: tag.area)
 
 
 def _label_texts(phrase: str, before: str, after: str, panel: Panel) -> Iterator[str]:
     text = shown_line(phrase) or ELLIPSIS
-    around = chip_size(before + after, panel.letters)[0]
+    around = chip_size(before + after, panel.font_size)[0]
     for width in LABEL_WIDTHS:
-        room = min(width * panel.letters, panel.picture.width - around)
-        yield before + shortened(text, panel.letters, room) + after
+        room = min(width * panel.font_size, panel.picture.width - around)
+        yield before + shortened(text, panel.font_size, room) + after
 
 
 def _alternative_tags(panel: Panel, phrases: Sequence[GroundedPhrase], count: int) -> list[Tag]:
-    line, letters = max(1, panel.line // 2), max(10, round(panel.letters * 0.8))
+    line, font_size = max(1, panel.line // 2), max(10, round(panel.font_size * 0.8))
     tags = [
-        Tag(number, panel.rectangle(other.box), line, thin, (_percent(other.probability),), letters)
+        Tag(number, panel.rectangle(other.box), line, thin, (_percent(other.probability),), font_size)
         for number, phrase in enumerate(phrases)
         for thin in [Style(style(number).colour, _THIN)]
         for other in phrase.alternatives[:count]
@@ -129,7 +129,7 @@ def draw_tags(panel: Panel, tags: Sequence[Tag]) -> set[int]:
     draw = ImageDraw.Draw(panel.picture, "RGBA")
     for tag in reversed(tags):
         draw_frame(draw, tag.box, tag.line, tag.style)
-    sizes = [[chip_size(text, tag.letters) for text in tag.texts] for tag in tags]
+    sizes = [[chip_size(text, tag.font_size) for text in tag.texts] for tag in tags]
     firsts = _first_choices(sizes, panel.picture.size)
     wanted = [choices[first:] for choices, first in zip(sizes, firsts, strict=True)]
     labels = place_labels([tag.box for tag in tags], wanted, panel.picture.size)
@@ -137,7 +137,7 @@ def draw_tags(panel: Panel, tags: Sequence[Tag]) -> set[int]:
     for tag, label, first in zip(tags, labels, firsts, strict=True):
         if label is not None:
             choice = first + label.choice
-            draw_chip(draw, label.rectangle[:2], tag.texts[choice], tag.letters, style(tag.phrase))
+            draw_chip(draw, label.rectangle[:2], tag.texts[choice], tag.font_size, style(tag.phrase))
             if 0 < choice == len(tag.texts) - 1:
                 numbered.add(tag.phrase)
     return numbered
@@ -149,17 +149,17 @@ def _first_choices(sizes: Sequence[Sequence[Size]], picture: Size) -> list[int]:
     for choice in range(max(map(len, sizes), default=0)):
         firsts = [min(choice, len(choices) - 1) for choices in sizes]
         hidden = sum(math.prod(choices[first]) for choices, first in zip(sizes, firsts, strict=True))
-        if hidden <= _HIDDEN * math.prod(picture):
+        if hidden <= _MAX_COVERED * math.prod(picture):
             break
     return firsts
 
 
 def caption_below(
-    grounding: Grounding, width: int, letters: int, max_lines: int, marks: Mapping[int, str]
+    grounding: Grounding, width: int, font_size: int, max_lines: int, marks: Mapping[int, str]
 ) -> Image.Image:
-    """The caption, in letters a little larger than those of labels."""
+    """The caption, in a font a little larger than that of labels."""
     spans = [(phrase.start, phrase.end) for phrase in grounding.phrases]
-    return caption_strip(grounding.caption, spans, width, round(letters * 1.15), max_lines, marks)
+    return caption_strip(grounding.caption, spans, width, round(font_size * 1.15), max_lines, marks)
 
 
 def stacked(*parts: Image.Image) -> Image.Image:

@@ -16,8 +16,8 @@ Size = tuple[int, int]  # width, height
 
 #: More labels than this help nobody, and the search below grows with the cube of their number.
 LABEL_LIMIT = 60
-_NEAR = 0.5  # what a way as long as the picture's width and height costs, in boxes covered
-_ASKEW = 0.05  # what it costs that a label starts and ends where its box does not
+_FAR = 0.5  # the cost of a distance of the picture's width and height, in boxes covered
+_MISALIGNED = 0.05  # the cost of a label that neither starts nor ends where its box does
 
 
 class Label(NamedTuple):
@@ -81,10 +81,10 @@ def _overlaps(first: NDArray[np.int_], second: NDArray[np.int_]) -> NDArray[np.i
 
 
 def _costs(places: NDArray[np.int_], box: Rectangle, picture: Size, boxes: NDArray[np.int_]) -> NDArray[np.floating]:
-    """Boxes covered, each as a share of it, and the way from where one looks first: above the box, at its left end."""
+    """Boxes covered, each as a share of it, and the distance from the usual place: above the box, at its left end."""
     sides = boxes[:, 2:] - boxes[:, :2]
     covered = (_overlaps(places, boxes) / sides.prod(1)).sum(1)
-    way = np.abs(places[:, 0] - box[0]) + np.abs(places[:, 3] - box[1])
-    askew = (places[:, 0] != box[0]) & (places[:, 2] != box[2])
-    costs: NDArray[np.floating] = covered + _NEAR * way / sum(picture) + _ASKEW * askew
+    distance = np.abs(places[:, 0] - box[0]) + np.abs(places[:, 3] - box[1])
+    misaligned = (places[:, 0] != box[0]) & (places[:, 2] != box[2])
+    costs: NDArray[np.floating] = covered + _FAR * distance / sum(picture) + _MISALIGNED * misaligned
     return costs

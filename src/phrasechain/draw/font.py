@@ -27,21 +27,21 @@ def advance(text: str, size: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def shown(sign: str) -> str:
+def shown(char: str) -> str:
     """What stands for one code point: the font knows neither accents nor dashes, and controls must not be drawn.
 
     >>> [shown(sign) for sign in ("é", "–", "½", chr(9), chr(0x200D), "中")]
     ['e', '-', '1⁄2', ' ', '', '中']
     """
-    category = unicodedata.category(sign)
-    if sign.isspace() or category == "Cc":
+    category = unicodedata.category(char)
+    if char.isspace() or category == "Cc":
         return " "
     if category in _UNSEEN:
         return ""
     if category == "Pd":
         return "-"
-    plain = "".join(part for part in unicodedata.normalize("NFKD", sign) if not unicodedata.combining(part))
-    return plain if plain.replace("⁄", "/").isascii() else sign
+    plain = "".join(part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part))
+    return plain if plain.replace("⁄", "/").isascii() else char
 
 
 def shown_line(text: str) -> str:
@@ -52,7 +52,7 @@ def shown_line(text: str) -> str:
 def shortened(text: str, size: int, room: int) -> str:
     """The text, or as much of its beginning as fits into ``room`` pixels with an ellipsis."""
     text = text[: room + 1]  # no letter is narrower than a pixel
-    ends = list(accumulate(advance(sign, size) for sign in text))
+    ends = list(accumulate(advance(char, size) for char in text))
     if not ends or ends[-1] <= room:
         return text
     return text[: bisect_right(ends, room - advance(ELLIPSIS, size))].rstrip() + ELLIPSIS

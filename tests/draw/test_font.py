@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phrasechain.draw.letters import ELLIPSIS, advance, font, shortened, shown, shown_line
+from phrasechain.draw.font import ELLIPSIS, advance, font, shortened, shown, shown_line
 
 
 @given(st.text(max_size=40), st.integers(10, 130))
 def test_widths_of_letters_add_up(text: str, size: int) -> None:
     visible = "".join(map(shown, text))
-    assert advance(visible, size) == font(size).getlength(visible) == sum(advance(sign, size) for sign in visible)
+    assert advance(visible, size) == font(size).getlength(visible) == sum(advance(char, size) for char in visible)
 
 
 @given(st.characters(exclude_categories=()))
-def test_every_code_point_can_be_drawn_and_takes_room_unless_it_is_left_out(sign: str) -> None:
-    text = shown(sign)
-    assert text.isprintable() or text == sign
+def test_every_code_point_can_be_drawn_and_takes_room_unless_it_is_left_out(char: str) -> None:
+    text = shown(char)
+    assert text.isprintable() or text == char
     assert (advance(text, 12) > 0) == (text != "")
 
 
