@@ -236,7 +236,7 @@ def test_to_the_hub_and_back(written: Path, hub: FakeHub, tmp_path: Path) -> Non
 
 def test_what_the_hub_refuses(written: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    refused("^me/none: no such folder, and not to be had from the hub: offline, and nothing was kept$", "me/none")
+    refused("^me/none: no such folder, and the hub does not have it: offline, and nothing was kept$", "me/none")
     (hub.root / "me" / "cats").mkdir(parents=True)
     refused("me/cats: on the hub, but not a grounder of phrasechain", "me/cats")
     with pytest.raises(DataError, match="other/dogs: cannot be uploaded: 403: not yours"):

@@ -121,14 +121,14 @@ def _medians(turns: dict[str, Callable[[Path], object]], photos: list[Path], sec
 
 def _first_answer(model: str | None, photo: Path, threads: int) -> dict[str, float]:
     """Seconds from the start of a process to its first answer, and its peak memory after sixteen more, in MB."""
-    asked = json.dumps([model, str(photo), CAPTION, threads])
-    found = [_start_and_ask(asked) for _ in track(range(_STARTS), _STARTS, "starting")]
+    arguments = json.dumps([model, str(photo), CAPTION, threads])
+    found = [_start_process(arguments) for _ in track(range(_STARTS), _STARTS, "starting")]
     return {"start to first answer, s": min(seconds for seconds, _ in found), "peak memory, MB": found[-1][1]}
 
 
-def _start_and_ask(asked: str) -> tuple[float, float]:
+def _start_process(arguments: str) -> tuple[float, float]:
     start = time.time()
-    done = subprocess.run([sys.executable, "-c", _FIRST_ANSWER, asked], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", _FIRST_ANSWER, arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise DataError(f"no answer from a new process: {(done.stderr.splitlines() or ['nothing'])[-1]}")
     answered, peak = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Says what a dataset holds, what is missing or broken, and how well a store's regions cover its phrases."""
+"""Checking a dataset: its counts, what is missing or broken, and how well a store's regions cover its phrases."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     (problems if store is None else warnings).extend(missing + broken)
     problems += [] if store is None else [*store.damaged(), *unfit_regions(examples.values(), store)]
     if splits[ALL].boxed == 0:
-        problems.append(f"{data}: no phrase has a box: there is nothing to learn from and nothing to score")
+        problems.append(f"{data}: no phrase has a box: there is nothing to train on and nothing to score")
     warnings += _overlaps(dataset.splits)
     warnings += [f"image {image}: boxes outside it: {len(boxes)}" for image, boxes in outside.items()]
     counts = [unexpected_count(dataset, name, split.boxed) for name, split in splits.items()]
@@ -124,8 +124,8 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
 
 def _broken_photos(examples: Sequence[Example]) -> list[str]:
     with without_warnings(), ThreadPoolExecutor() as pool:
-        answers = pool.map(_photo_problem, examples)
-        return [answer for answer in track(answers, len(examples), "Reading photos") if answer]
+        problems = pool.map(_photo_problem, examples)
+        return [problem for problem in track(problems, len(examples), "Reading photos") if problem]
 
 
 def _photo_problem(example: Example) -> str | None:

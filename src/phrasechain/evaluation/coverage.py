@@ -1,4 +1,4 @@
-"""How well the regions of a store cover phrases with a box: what no choice among the regions can exceed."""
+"""How well the regions of a store cover the gold phrases: the upper bound of accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores predictions against annotated phrases: every protocol, with denominators, intervals and a paired test."""
+"""Scoring predictions against gold phrases: every protocol, with denominators, intervals and a paired test."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was scored, how, and what came out."""
+    """The figures, and what they were computed from."""
 
     predictions: str
     against: str | None
@@ -278,7 +278,7 @@ def _localisation_columns(gold: Gold, predicted: Tensor) -> Iterator[_Column]:
 
 
 def _recall_columns(gold: Gold, matched: Matched, convention: str) -> Iterator[_Column]:
-    """What the ranked regions hold; nothing for a file that lists none."""
+    """Recall of the ranked regions; nothing for a file that lists none."""
     longest = int(matched.region_counts.max())
     if longest == 0:
         return
@@ -292,7 +292,7 @@ def _recall_columns(gold: Gold, matched: Matched, convention: str) -> Iterator[_
 
 
 def _store_columns(gold: Gold, hits: RegionHits) -> Iterator[_Column]:
-    """What the regions of a store allow. They and the gold boxes are half-open, whatever the predictions are."""
+    """The upper bounds of a store's regions. They and the gold boxes are half-open, whatever the predictions are."""
     for name, ranks in hits.ranks.items():
         for label, k in UPPER_BOUNDS_AT.items():
             yield _Column(f"regions of the store, {name}", f"upper bound, K={label}", ranks < k, _everyone(gold))

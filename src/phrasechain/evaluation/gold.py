@@ -1,4 +1,4 @@
-"""The gold phrases of a split as tensors, and predictions put beside them."""
+"""The gold phrases of a split as tensors, and predictions matched to them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Matched:
 
 
 def match_predictions(gold: Gold, predictions: Iterable[Prediction], source: str = "predictions") -> Matched:
-    """Put each prediction beside its phrase; a second one for the same phrase is refused, and so is a total mismatch.
+    """Match each prediction to its phrase; a second one for the same phrase is refused, and so is a total mismatch.
 
     ``source`` is the name of the predictions for messages: their file.
     """

@@ -1,4 +1,4 @@
-"""How good predicted boxes are: pure functions of tensors, one row per scored phrase.
+"""The metrics of predicted boxes: pure functions of tensors, one row per scored phrase.
 
 N phrases, M gold boxes, C categories, I images. A phrase's boxes are packed: ``boxes`` (M, 4) with ``owner`` (M,), the
 phrase of each box; ``merged`` (N, 4) is the smallest box around a phrase's boxes. The functions say per phrase what is
@@ -195,7 +195,7 @@ def _mean(total_sum: float, total: float, drawn: NDArray[np.float64], level: flo
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Two systems on the same phrases: the mean of first - second, and how surprising it is if they are equal."""
+    """Two systems on the same phrases: the mean of first - second, and the p-value of their equality."""
 
     difference: Mean
     first_only: int  # phrases that only the first has right
@@ -208,9 +208,9 @@ def paired_test(
 ) -> PairedTest:
     """Compare who is right, (N,) bool each, on the same phrases; ``image`` (N,) says which belong together.
 
-    The p-value is of the two-sided sign-flip test over images: if neither system is better, swapping their answers on
-    an image is as likely as not, for each image by itself. A test over phrases (McNemar's) would take the phrases of an
-    image for independent and call too much significant.
+    The p-value is of the two-sided sign-flip test over images: if neither system is better, swapping their predictions
+    on an image is as likely as not, for each image by itself. A test over phrases (McNemar's) would take the phrases of
+    an image for independent and call too much significant.
     """
     gain = first.double() - second.double()  # (N,)
     counted = torch.ones(len(gain), 1, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""Which captions are to be grounded on which photos: one caption on all of them, or a file that has both.
+"""Which captions are grounded on which photos: one caption on all of them, or a file that has both.
 
 A captions file is UTF-8. If its name ends with ``.jsonl``, each line is an object with ``image``, ``caption`` and,
-where they are given, ``phrases``; else it is the image, a tab and the caption, and the first may be a heading so made.
+where they are given, ``phrases``; else it is the image, a tab and the caption, and the first line may be a heading.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.data.photos import SUFFIXES, photos_below
+from phrasechain.phrases.given import Given
 
 KEYS = ("image", "caption", "phrases")
 _HEADING = ("image", "caption")
@@ -30,9 +31,6 @@ LINES = "groundings.jsonl"
 GROUNDED = ".grounded.png"
 _PICTURE = re.compile(rf".*\.[0-9a-f]{{{_DIGITS}}}\.png", re.DOTALL)
 
-#: A phrase that the user gives: its text, or where it stands in the caption.
-Given = str | tuple[int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class CaptionedPhoto:
@@ -42,11 +40,11 @@ class CaptionedPhoto:
     path: Path
     caption: str
     phrases: tuple[Given, ...] | None = None  # those of the user; None to find them
-    where: str | None = field(default=None, compare=False)  # the line of a file that says so
+    where: str | None = field(default=None, compare=False)  # FILE:LINE, if it comes from a captions file
 
     @property
     def picture(self) -> str:
-        """A name for its picture that no other pair has, wherever and in whatever order they are grounded."""
+        """A file name for its picture, unique to the pair."""
         whole = json.dumps([self.image, self.caption, self.phrases]).encode()
         return f"{self.path.stem[:_NAME_SHOWN]}.{hashlib.sha256(whole).hexdigest()[:_DIGITS]}.png"
 
@@ -63,9 +61,9 @@ def photo_path(name: str, hint: str = "") -> Path:
 def pairs_of_photos(
     names: Sequence[str], caption: str, phrases: Sequence[Given] | None = None, out: Path | None = None
 ) -> tuple[list[CaptionedPhoto], list[Path]]:
-    """The caption with each of the photos, and with those in and below the folders but not in ``out``, by name.
+    """Pair the caption with each photo, and with those in and below the folders but not in ``out``, by name.
 
-    Pictures that grounding wrote into the folders are no photos, and come second; one that is named itself is taken.
+    Pictures that grounding wrote into the folders are no photos: they are returned second. One that is named is taken.
     """
     given = None if phrases is None else tuple(phrases)
     pairs: list[CaptionedPhoto] = []
@@ -85,7 +83,7 @@ def is_grounded_picture(path: Path) -> bool:
 
 
 def _photos_in(folder: Path, out: Path | None) -> tuple[list[Path], list[Path]]:
-    """The photos in and below a folder, and the pictures that grounding wrote there; ``out`` is passed over."""
+    """The photos in and below a folder but not in ``out``, and the pictures that grounding wrote there."""
     found = {False: list[Path](), True: list[Path]()}
     for photo in _photos_outside(folder, out):
         found[is_grounded_picture(photo)].append(photo)
@@ -104,10 +102,10 @@ def _photos_outside(folder: Path, out: Path | None) -> Iterator[Path]:
 
 
 def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[CaptionedPhoto], list[str]]:
-    """The pairs of a captions file, and what is wrong with its other lines.
+    """The pairs of a captions file, and the errors of its other lines.
 
-    Images are looked for in the folders among ``places``, by default in the file's own. Photos among them are found by
-    their names; where there are photos alone, the lines about others are passed over.
+    Images are searched for in the folders among ``places``, by default in the file's own. Photos among them are found
+    by their names; where there are photos alone, the lines about others are skipped.
     """
     search = _Search.among([photo_path(place) for place in places] or [file.parent])
     parse = _json_line if file.suffix.lower() == ".jsonl" else _tab_line

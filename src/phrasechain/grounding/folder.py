@@ -1,6 +1,6 @@
-"""A folder of groundings: a picture for each, and ``groundings.jsonl`` with one line for each, in the order of work.
+"""A folder of groundings: a picture for each, and ``groundings.jsonl`` with one line for each.
 
-A picture is written before its line, and each of them whole. What a kill left of a line is cut off by the next run.
+A picture is written before its line, each of them whole. Half a line that a kill left is cut off by the next run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from phrasechain.grounding.captions import LINES, CaptionedPhoto
 
 
 class GroundingFolder:
-    """Goes on with the folder at ``path``, or makes it. One process at a time, as a ``with`` block.
+    """Makes the folder at ``path``, or resumes it. One process at a time, as a ``with`` block.
 
-    All groundings of a folder are of one model and one way of decoding, and all or none are compared.
+    All groundings of a folder are of one model and one decoder, and all or none are compared.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        busy = "another process is writing there; give each part a folder of its own"
+        busy = "another process is writing there; give each shard a folder of its own"
         self._lock = lock_folder(path, busy, "cannot be written")
         try:
             self._made_by: str | None = None
@@ -43,7 +43,7 @@ class GroundingFolder:
         return _key(pair) in self._done
 
     def add(self, pair: CaptionedPhoto, record: dict[str, Any], png: bytes | None) -> dict[str, Any]:
-        """Keep the grounding of a pair, as JSON has it, and its picture if there is one; what its line says."""
+        """Write the grounding of a pair, as JSON has it, and its picture if there is one; return its line."""
         self.require_origin(_origin_of(record))
         if pair.phrases is not None:
             record = record | {"given": pair.phrases}
@@ -82,7 +82,7 @@ class GroundingFolder:
             yield record
 
     def require_origin(self, made_by: str) -> None:
-        """Refuse groundings that are made in another way than those that are there."""
+        """Refuse groundings of another model or decoder than those that are there."""
         if self._made_by not in (None, made_by):
             raise PhrasechainError(
                 f"{self.path} holds groundings of {self._made_by}, not of {made_by}; choose another folder"
@@ -117,9 +117,9 @@ def _cut_half_line(path: Path) -> None:
         while end > 0:
             start = max(0, end - (1 << 16))
             file.seek(start)
-            place = file.read(end - start).rfind(b"\n")
-            if place >= 0:
-                file.truncate(start + place + 1)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
                 return
             end = start
         file.truncate(0)

@@ -46,8 +46,8 @@ class _Prepared(NamedTuple):
 class Grounder:
     """Finds, for every phrase of a caption, the box in the photo that it names.
 
-    The regions of the last photos are kept, by content: a second caption costs only the text and the chain. Several
-    threads may share one grounder; other processes get a copy without those photos.
+    The regions of recent photos are cached, by content: a second caption costs only the text and the chain. Threads may
+    share one grounder; other processes get a copy without those photos.
 
     Example::
 
@@ -76,7 +76,7 @@ class Grounder:
         revision: str | None = None,
         cache_dir: str | Path | None = None,
     ) -> Self:
-        """A grounder that has learnt.
+        """A trained grounder.
 
         Args:
             name_or_folder: a folder that :meth:`save_pretrained` wrote, the folder of a training run, or a hub id
@@ -85,7 +85,7 @@ class Grounder:
                 runs. The region network runs on the CPU.
             regions, finder: files of another region network or phrase finder than the folder's or the embedded ones.
             runtime: of the region network, ``torch`` or ``onnx`` (faster, needs the extra ``fast``).
-            photos: how many photos' regions are kept.
+            photos: how many photos' regions are cached.
             revision, cache_dir: of the hub: which version, and where downloads are kept.
         """
         with collector_paused():
@@ -120,7 +120,7 @@ class Grounder:
 
     @property
     def decode(self) -> str:
-        """The way of decoding where none is asked for."""
+        """The default decoder."""
         return self.parts.card.decode
 
     def ground(

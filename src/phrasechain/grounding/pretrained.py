@@ -1,9 +1,9 @@
-"""A grounder in a folder: what it needs, where it comes from, and how it is written.
+"""Pretrained grounders: loading, saving and uploading a grounder's folder.
 
     model.safetensors, config.json, text.json    the checkpoint, in float16
-    calibration.json                             from the chain's mass to a probability, for each way of decoding
+    calibration.json                             from the chain's mass to a probability, for each decoder
     regions.safetensors, finder.safetensors      where they are not the embedded ones
-    MODEL_CARD.md                                where somebody wrote one
+    MODEL_CARD.md                                where there is one
 
 A training run will do as well; its probabilities are not calibrated. Nothing in a folder is code.
 """
@@ -56,7 +56,7 @@ class Pretrained:
     card: ModelInfo
     extractor: RegionExtractor
     finder: PhraseFinder
-    calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by the way of decoding
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by decoder
     regions_file: Path | None = None  # None: the embedded one
     finder_file: Path | None = None
     model_card: str | None = None
@@ -118,7 +118,7 @@ def _embedded(package: str, name: str, otherwise: str) -> Path:
 
 
 def _download(hub_id: str, revision: str | None, cache_dir: str | Path | None) -> Path:
-    """The files of a grounder, and no others, from the hub or from what was had from there before."""
+    """The files of a grounder, and no others, from the hub or its cache."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -126,14 +126,14 @@ def _download(hub_id: str, revision: str | None, cache_dir: str | Path | None) -
             hub_id, revision=revision, cache_dir=cache_dir, allow_patterns=list(FILES), library_name="phrasechain"
         )
     except Exception as error:  # of the network, of the disk, of its own: there are many
-        raise DataError(f"{hub_id}: no such folder, and not to be had from the hub: {one_line(error)}") from None
+        raise DataError(f"{hub_id}: no such folder, and the hub does not have it: {one_line(error)}") from None
     if not (Path(found) / WEIGHTS).exists():
         raise DataError(f"{hub_id}: on the hub, but not a grounder of phrasechain: it has no {WEIGHTS}")
     return Path(found)
 
 
 def require_these_regions(card: ModelInfo, extractor: RegionExtractor, folder: Path) -> None:
-    """Refuse a model that learnt on other regions than those that the extractor finds."""
+    """Refuse a model that was trained on the regions of another network."""
     info = extractor.info
     if card.regions == FeatureSource(info.dimension, info.extractor, info.weights_sha256):
         return
@@ -153,7 +153,7 @@ def require_these_regions(card: ModelInfo, extractor: RegionExtractor, folder: P
 
 
 def read_calibrations(file: Path) -> dict[str, Calibration]:
-    """How each way of decoding is calibrated; nothing where there is no file."""
+    """The calibration of each decoder; none where there is no file."""
     if not file.exists():
         return {}
     data = read_bounded(file, _TEXT_LIMIT)
@@ -184,9 +184,9 @@ def calibrations_json(calibrations: Mapping[str, Calibration], notes: Mapping[st
 
 
 def save_pretrained(folder: Path, grounder: Pretrained, notes: Mapping[str, Any] | None = None) -> None:
-    """Write a grounder's folder; in one that is there, its files are replaced and others are left.
+    """Write a grounder's folder; in one that exists, its files are replaced and others are left.
 
-    All of it is written beside the folder first, so that a full disk leaves the old grounder as it was.
+    All of it is written beside the folder first: a full disk leaves the old grounder as it was.
     """
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: cannot be written: it is no folder")
@@ -204,9 +204,9 @@ def save_pretrained(folder: Path, grounder: Pretrained, notes: Mapping[str, Any]
 
 
 def compact(model: GroundingModel) -> dict[str, Tensor]:
-    """The weights in float16; those that do not fit, and the figures of features, as they are."""
-    figures = {name for name, _ in model.named_buffers()}
-    halves = {name: weight.half() for name, weight in model.state_dict().items() if name not in figures}
+    """The weights in float16; buffers, and weights beyond its range, as they are."""
+    buffers = {name for name, _ in model.named_buffers()}
+    halves = {name: weight.half() for name, weight in model.state_dict().items() if name not in buffers}
     return model.state_dict() | {name: half for name, half in halves.items() if bool(torch.isfinite(half).all())}
 
 

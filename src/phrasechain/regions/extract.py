@@ -54,7 +54,7 @@ def extract(
     workers: int | None = None,
     flush_seconds: float | None = None,
 ) -> ExtractReport:
-    """Write the regions of photos, given by image id, to the store ``out``; what it has already is passed over.
+    """Write the regions of photos, given by image id, to the store ``out``; what it has already is skipped.
 
     ``workers`` photos are worked on at once, by default one for each core, each on one thread: faster than one photo
     on all cores. Photos that cannot be used are skipped and reported. The store grows in the order of the photos; an
@@ -63,7 +63,7 @@ def extract(
     workers = usable_cores() if workers is None else workers
     flush_seconds = FLUSH_SECONDS if flush_seconds is None else flush_seconds
 
-    def look(item: tuple[str, Path]) -> Regions | DataError:
+    def extract_one(item: tuple[str, Path]) -> Regions | DataError:
         image, path = item
         try:
             boxes = None if source is None else source.boxes(image, path)
@@ -75,7 +75,7 @@ def extract(
     with StoreWriter(out, replace(extractor.info, extractor=name)) as writer, without_warnings():
         missing = [item for item in photos.items() if item[0] not in writer]
         report = ExtractReport(already_there=len(photos) - len(missing))
-        with closing(in_order(look, missing, workers)) as found:
+        with closing(in_order(extract_one, missing, workers)) as found:
             flushed = time.monotonic()
             for (_, path), regions in track(zip(missing, found, strict=True), len(missing), "photos"):
                 _add(writer, path, regions, report)
