@@ -14,7 +14,7 @@ from pathlib import Path
 
 from phrasechain.data.dataset import load_examples
 from phrasechain.grounding.calibrate import collect, measure
-from phrasechain.grounding.pretrained import CALIBRATION, read_calibrations
+from phrasechain.grounding.pretrained import CALIBRATION_FILE, read_calibrations
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.model.confidence import BINS, Calibration, reliability_bins
 from phrasechain.store.reader import FeatureStore
@@ -33,7 +33,7 @@ def main() -> None:
     args = parser.parse_args()
     checkpoint, store = load_checkpoint(args.folder), FeatureStore.open(args.store)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
-    calibrations = read_calibrations(checkpoint.folder / CALIBRATION)
+    calibrations = read_calibrations(checkpoint.folder / CALIBRATION_FILE)
     examples, method = load_examples(args.data, args.split), args.decode or checkpoint.card.decode
     diagrams: dict[str, Diagram] = {}
     for regime in ("gold", "all"):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phrasechain.draw.caption import Cell, Span, caption_lines, caption_strip, strip_margin
+from phrasechain.draw.caption import Cell, CharSpan, caption_lines, caption_strip, strip_margin
 from phrasechain.draw.colours import PALETTE, WHITE
 from phrasechain.draw.font import ELLIPSIS, advance, shown
 from phrasechain.draw.frames import chip_size
@@ -14,7 +14,7 @@ MANY = 10_000
 
 
 @st.composite
-def captions(draw: st.DrawFn) -> tuple[str, list[Span]]:
+def captions(draw: st.DrawFn) -> tuple[str, list[CharSpan]]:
     """A caption of any signs, surrogates and controls among them, and spans that do not overlap."""
     caption = draw(st.text(st.one_of(st.sampled_from("abw .  \n"), st.characters(exclude_categories=())), max_size=120))
     ends = sorted(draw(st.sets(st.integers(0, len(caption)), max_size=10)))
@@ -30,7 +30,7 @@ def letters_of(lines: list[list[Cell]], phrase: int | None) -> str:
 
 
 @given(captions(), st.integers(60, 400))
-def test_lines_fit_and_every_letter_stays_with_its_phrase(marked: tuple[str, list[Span]], room: int) -> None:
+def test_lines_fit_and_every_letter_stays_with_its_phrase(marked: tuple[str, list[CharSpan]], room: int) -> None:
     caption, spans = marked
     lines = caption_lines(caption, spans, room, LETTERS, MANY, {})
     assert all(sum(map(width, line)) <= room for line in lines)
@@ -42,7 +42,7 @@ def test_lines_fit_and_every_letter_stays_with_its_phrase(marked: tuple[str, lis
 
 
 @given(captions(), st.integers(60, 400), st.integers(0, 3))
-def test_too_many_lines_end_with_an_ellipsis(marked: tuple[str, list[Span]], room: int, most: int) -> None:
+def test_too_many_lines_end_with_an_ellipsis(marked: tuple[str, list[CharSpan]], room: int, most: int) -> None:
     full = caption_lines(*marked, room, LETTERS, MANY, {})
     cut = caption_lines(*marked, room, LETTERS, most, {})
     assert len(cut) == min(most, len(full))
@@ -73,7 +73,7 @@ def test_marks_stand_before_their_phrase_alone() -> None:
     assert lines == [[Cell("a dog", 0), Cell(" and ", None), Cell("*2 a cat", 1)]]
 
 
-def strip(caption: str, spans: list[Span]) -> Image.Image:
+def strip(caption: str, spans: list[CharSpan]) -> Image.Image:
     return caption_strip(caption, spans, 300, LETTERS, 12, {})
 
 

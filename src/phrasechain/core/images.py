@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import reason
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 PIXEL_LIMIT = 178_956_970  # from which Pillow refuses an image, unless it is told otherwise
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
 _FILE_LIMIT = 1 << 31  # bytes; the largest photo, uncompressed, has fewer
@@ -110,7 +110,7 @@ def displayed_size(image: Image.Image) -> tuple[int, int]:
 def opened(photo: str | Path | PhotoFile) -> Iterator[Image.Image]:
     """Open an image; whatever the decoder makes of a damaged or hostile file becomes one line."""
     file = BytesIO(photo.content()) if isinstance(photo, PhotoFile) else photo
-    with decoding(photo), Image.open(file, formats=FORMATS) as image:
+    with decoding(photo), Image.open(file, formats=IMAGE_FORMATS) as image:
         check_pixel_count(image)
         yield image
 
@@ -135,7 +135,7 @@ def decoding(name: str | Path | PhotoFile) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{name}: missing") from None
     except UnidentifiedImageError:
-        raise DataError(f"{name}: not an image of a known format ({', '.join(FORMATS)})") from None
+        raise DataError(f"{name}: not an image of a known format ({', '.join(IMAGE_FORMATS)})") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {reason(error)}") from None
     except Exception as error:  # decoders raise many kinds on damaged files

@@ -15,7 +15,7 @@ from phrasechain.draw.frames import chip_margin, chip_size, draw_chip, draw_text
 
 TEXT: Colour = (34, 34, 34)
 
-Span = tuple[int, int]  # [start, end) in code points of the caption
+CharSpan = tuple[int, int]  # [start, end) in code points of the caption
 
 
 class Cell(NamedTuple):
@@ -26,7 +26,7 @@ class Cell(NamedTuple):
 
 
 def caption_strip(
-    caption: str, spans: Sequence[Span], width: int, font_size: int, max_lines: int, marks: Mapping[int, str]
+    caption: str, spans: Sequence[CharSpan], width: int, font_size: int, max_lines: int, marks: Mapping[int, str]
 ) -> Image.Image:
     """The strip, ``width`` pixels wide, of height 0 if there is nothing to show; ``marks`` go before phrases.
 
@@ -50,7 +50,7 @@ def strip_margin(font_size: int) -> int:
 
 
 def caption_lines(
-    caption: str, spans: Sequence[Span], room: int, font_size: int, max_lines: int, marks: Mapping[int, str]
+    caption: str, spans: Sequence[CharSpan], room: int, font_size: int, max_lines: int, marks: Mapping[int, str]
 ) -> list[list[Cell]]:
     """The lines of the caption as runs of one phrase or of none; an ellipsis at the end if there were more."""
     lines = list(islice(_wrapped(_cells(caption, spans, marks), room, font_size), max_lines + 1))
@@ -62,7 +62,7 @@ def caption_lines(
     return [_runs(line) for line in lines[:max_lines]]
 
 
-def _cells(caption: str, spans: Sequence[Span], marks: Mapping[int, str]) -> Iterator[Cell]:
+def _cells(caption: str, spans: Sequence[CharSpan], marks: Mapping[int, str]) -> Iterator[Cell]:
     """The caption sign by sign; a mark is one more cell of its phrase."""
     phrases = {place: number for number, (start, end) in enumerate(spans) for place in range(start, end)}
     starts = {spans[number][0]: Cell(f"{mark} ", number) for number, mark in marks.items()}

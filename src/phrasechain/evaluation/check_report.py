@@ -19,7 +19,7 @@ from phrasechain.evaluation.check import CheckReport, Coverage, Split
 
 LISTED = 20  # messages that are printed; JSON has them all
 LAST_BAR = 25  # of a histogram: this many or more
-Row = tuple[str, list[str]]  # a label, and a cell for each split
+SplitRow = tuple[str, list[str]]  # a label, and a cell for each split
 DERIVED = ("fit", "dev", "all")  # parts or sums of the other splits: not drawn
 
 
@@ -94,7 +94,7 @@ def _table(report: CheckReport) -> Table:
     return table
 
 
-def _count_rows(splits: Sequence[Split]) -> Iterator[Row]:
+def _count_rows(splits: Sequence[Split]) -> Iterator[SplitRow]:
     counts = {
         "images": "images",
         "captions": "captions",
@@ -110,7 +110,7 @@ def _count_rows(splits: Sequence[Split]) -> Iterator[Row]:
     yield "with a box per caption", [f"{split.boxed_per_caption:.2f}" for split in splits]
 
 
-def _category_rows(splits: Sequence[Split]) -> Iterator[Row]:
+def _category_rows(splits: Sequence[Split]) -> Iterator[SplitRow]:
     found = {name for split in splits for name in split.categories}
     known = [*CATEGORIES, NOT_VISUAL]
     names = [name for name in known if name in found] + sorted(found.difference(known))
@@ -120,7 +120,7 @@ def _category_rows(splits: Sequence[Split]) -> Iterator[Row]:
             yield f"  {name}", [f"{getattr(split.categories.get(name), field, 0):,}" for split in splits]
 
 
-def _coverage_rows(coverages: Sequence[Coverage]) -> Iterator[Row]:
+def _coverage_rows(coverages: Sequence[Coverage]) -> Iterator[SplitRow]:
     if not coverages:
         return
     yield "images with regions", [f"{coverage.images:,}" for coverage in coverages]

@@ -49,7 +49,7 @@ class CaptionedPhoto:
         return f"{self.path.stem[:_NAME_SHOWN]}.{hashlib.sha256(whole).hexdigest()[:_DIGITS]}.png"
 
 
-def photo_path(name: str, hint: str = "") -> Path:
+def existing_path(name: str, hint: str = "") -> Path:
     """The file or folder of this name, which must be there."""
     if _URL.match(name):
         raise DataError(f"{name}: an address; download the photo and give the name of the file")
@@ -69,7 +69,7 @@ def pairs_of_photos(
     pairs: list[CaptionedPhoto] = []
     made: list[Path] = []
     for name in names:
-        path = photo_path(name, "; a caption of several words stands in quotes" if len(names) > 1 else "")
+        path = existing_path(name, "; a caption of several words stands in quotes" if len(names) > 1 else "")
         photos, pictures = _photos_in(path, out) if path.is_dir() else ([path], [])
         pairs += [CaptionedPhoto(str(photo), photo, caption, given) for photo in photos]
         made += pictures
@@ -107,7 +107,7 @@ def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[Captione
     Images are searched for in the folders among ``places``, by default in the file's own. Photos among them are found
     by their names; where there are photos alone, the lines about others are skipped.
     """
-    search = _Search.among([photo_path(place) for place in places] or [file.parent])
+    search = _Search.among([existing_path(place) for place in places] or [file.parent])
     parse = _json_line if file.suffix.lower() == ".jsonl" else _tab_line
     pairs: list[CaptionedPhoto] = []
     problems: list[str] = []

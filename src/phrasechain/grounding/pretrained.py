@@ -35,13 +35,13 @@ from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.regions.extractor import RegionExtractor
 
 CALIBRATION_FORMAT = "phrasechain calibration 1"
-CALIBRATION, REGIONS, FINDER, MODEL_CARD = (
+CALIBRATION_FILE, REGIONS_FILE, FINDER_FILE, MODEL_CARD_FILE = (
     "calibration.json",
     "regions.safetensors",
     "finder.safetensors",
     "MODEL_CARD.md",
 )
-FILES = (WEIGHTS, CARD, TEXT, CALIBRATION, REGIONS, FINDER, MODEL_CARD)
+FILES = (WEIGHTS, CARD, TEXT, CALIBRATION_FILE, REGIONS_FILE, FINDER_FILE, MODEL_CARD_FILE)
 _TEXT_LIMIT = 1 << 20  # bytes of a calibration, and of a model card
 _WEIGHT_LIMIT = 1_000_000  # of a calibration: the sum of larger ones may be no number
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -81,7 +81,7 @@ def load_pretrained(
     home = checkpoint.folder
     regions_file, finder_file = (
         Path(given) if given is not None else home / own if (home / own).exists() else None
-        for given, own in ((regions, REGIONS), (finder, FINDER))
+        for given, own in ((regions, REGIONS_FILE), (finder, FINDER_FILE))
     )
     extractor = RegionExtractor.from_pretrained(regions_file, runtime)
     require_these_regions(checkpoint.card, extractor, home)
@@ -91,10 +91,10 @@ def load_pretrained(
         card=checkpoint.card,
         extractor=extractor,
         finder=PhraseFinder.from_pretrained(finder_file),
-        calibrations=read_calibrations(home / CALIBRATION),
+        calibrations=read_calibrations(home / CALIBRATION_FILE),
         regions_file=regions_file,
         finder_file=finder_file,
-        model_card=_read_text(home / MODEL_CARD),
+        model_card=_read_text(home / MODEL_CARD_FILE),
         runtime=runtime,
     )
 
@@ -145,7 +145,7 @@ def require_these_regions(card: ModelInfo, extractor: RegionExtractor, folder: P
     wanted, found = (str(digest or "unknown")[:12] for digest in (card.regions.weights_sha256, info.weights_sha256))
     raise DataError(
         f"{folder}: trained on the regions of another network ({wanted}…, not {found}…); put the file of that one "
-        f"beside it as {REGIONS}, or train on a store of this one"
+        f"beside it as {REGIONS_FILE}, or train on a store of this one"
     )
 
 
@@ -211,15 +211,15 @@ def compact(model: GroundingModel) -> dict[str, Tensor]:
 
 
 def _other_files(grounder: Pretrained, notes: Mapping[str, Any] | None) -> dict[str, bytes]:
-    found = {CALIBRATION: calibrations_json(grounder.calibrations, notes)}
+    found = {CALIBRATION_FILE: calibrations_json(grounder.calibrations, notes)}
     for name, package, file in (
-        (REGIONS, "phrasechain.regions", grounder.regions_file),
-        (FINDER, "phrasechain.phrases", grounder.finder_file),
+        (REGIONS_FILE, "phrasechain.regions", grounder.regions_file),
+        (FINDER_FILE, "phrasechain.phrases", grounder.finder_file),
     ):
         if file is not None and _digest(file) != _digest(Path(str(files(package) / name))):
             found[name] = file.read_bytes()
     if grounder.model_card is not None:
-        found[MODEL_CARD] = grounder.model_card.encode()
+        found[MODEL_CARD_FILE] = grounder.model_card.encode()
     return found
 
 
@@ -234,7 +234,7 @@ def _move(new: Path, folder: Path) -> None:
     names = {file.name for file in new.iterdir()}
     for name in names:
         (new / name).replace(folder / name)
-    for name in {REGIONS, FINDER} - names:
+    for name in {REGIONS_FILE, FINDER_FILE} - names:
         (folder / name).unlink(missing_ok=True)
 
 
