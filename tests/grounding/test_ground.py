@@ -155,7 +155,7 @@ def test_an_animation_is_its_first_frame(run: Run) -> None:
     frames = [Image.new("RGB", (60, 40), colour) for colour in ("red", "blue")]
     frames[0].save("moving.gif", save_all=True, append_images=frames[1:])
     status, _, err = run("moving.gif", CAPTION)
-    assert (status, err) == (0, "moving.gif: an animation; its first frame is looked at\n")
+    assert (status, err) == (0, "moving.gif: an animation; its first frame is used\n")
     with Image.open("moving.grounded.png") as picture:
         red, _, blue = picture.getpixel((picture.width - 2, 2))  # type: ignore[misc]
         assert red > 250
@@ -270,7 +270,7 @@ def test_animations_among_many_are_told(run: Run) -> None:
         frames[0].save(name, save_all=True, append_images=frames[1:])
     lines = [f"{name}\t{caption}\n" for name in ("moving.gif", "photo.jpg", "b.gif") for caption in ("a dog", "a ball")]
     Path("captions.tsv").write_text("".join(lines))
-    told = "moving.gif: an animation; its first frame is looked at\nb.gif: an animation; its first frame is looked at\n"
+    told = "moving.gif: an animation; its first frame is used\nb.gif: an animation; its first frame is used\n"
     status, out, err = run("--captions", "captions.tsv", "--json")
     assert (status, err, len(out.splitlines())) == (0, told, 6)
     assert run("--captions", "captions.tsv", "--out", "out")[::2] == (0, told)

@@ -14,8 +14,8 @@ from phrasechain.core.terminal import printable
 
 if TYPE_CHECKING:
     from phrasechain.grounding.captions import CaptionedPhoto
-    from phrasechain.grounding.ground import GroundOptions, GroundRequest
     from phrasechain.grounding.grounder import Grounder
+    from phrasechain.grounding.requests import GroundOptions, GroundRequest
 
 
 def ground(
@@ -60,7 +60,7 @@ def ground(
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
     from phrasechain.data.photos import parse_shard
-    from phrasechain.grounding.ground import STDOUT, GroundOptions, output_path, read_request
+    from phrasechain.grounding.requests import STDOUT, GroundOptions, output_path, read_request
 
     options = GroundOptions(decode, alternatives, compare)
     part = None if shard is None else parse_shard(shard)

@@ -1,8 +1,7 @@
-"""``phrasechain ground``: from arguments to groundings, pictures and JSON; of many captions, into a folder."""
+"""``phrasechain ground``: from a request to groundings, pictures and JSON; of many captions, into a folder."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,125 +13,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phrasechain.core.errors import DataError, unknown_name
-from phrasechain.core.files import require_writable
+from phrasechain.core.errors import DataError
 from phrasechain.core.images import PhotoFile, is_animated, without_warnings
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Box
 from phrasechain.core.terminal import print_table, printable
-from phrasechain.data.photos import SUFFIXES, ShardNumber
 from phrasechain.draw import draw_comparison
 from phrasechain.draw.comparison import differing
-from phrasechain.grounding.captions import GROUNDED, CaptionedPhoto, exists, pairs_of_photos, read_captions
+from phrasechain.grounding.captions import CaptionedPhoto
 from phrasechain.grounding.folder import GroundingFolder, origin
 from phrasechain.grounding.photo_cache import load_photo
+from phrasechain.grounding.requests import INDEPENDENT, GroundOptions
 from phrasechain.grounding.result import PhotoGrounding
-from phrasechain.model.decode import DECODERS
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from phrasechain.grounding.grounder import Grounder
 
-INDEPENDENT = "independent"  # the decoder that --compare shows beside another
-STDOUT = "-"
 SHOWN_ALTERNATIVES = 2  # of each phrase, in a picture
-ANIMATED = "an animation; its first frame is looked at"
+ANIMATED = "an animation; its first frame is used"
 NO_PHRASES = "no phrase of the caption names something to be seen; say which you mean with --phrase"
 _COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth more bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GroundOptions:
-    """How captions are grounded and shown."""
-
-    decode: str | None = None  # None: the model's default
-    alternatives: bool = False
-    compare: bool = False
-
-    def __post_init__(self) -> None:
-        if self.decode is not None and self.decode not in DECODERS:
-            raise DataError(unknown_name("decoder", self.decode, DECODERS))
-        if self.compare and self.decode == INDEPENDENT:
-            raise DataError(f"--compare shows {INDEPENDENT} beside another decoder; choose that with --decode")
-        if self.compare and self.alternatives:
-            raise DataError("--compare and --alternatives do not fit into one picture; choose one")
-
-    @property
-    def methods(self) -> tuple[str | None, ...]:
-        """The decoders, the main one first."""
-        return (self.decode, INDEPENDENT) if self.compare else (self.decode,)
-
-
-@dataclass(frozen=True, slots=True)
-class GroundRequest:
-    """The captions to ground, each with its photo."""
-
-    pairs: list[CaptionedPhoto]
-    is_single: bool = False  # one caption on one photo
-    problems: list[str] = field(default_factory=list)  # unusable lines of a captions file
-    warnings: list[str] = field(default_factory=list)  # one line each
-
-    def first(self, limit: int | None, part: ShardNumber | None) -> GroundRequest:
-        """Of many, the first ``limit`` and of those the images of the ``part``."""
-        pairs = [pair for pair in self.pairs[:limit] if part is None or part.holds(pair.image)]
-        return self if self.is_single else replace(self, pairs=pairs)
-
-
-def read_request(
-    arguments: Sequence[str], captions: Path | None, phrases: Sequence[str], out: str | None
-) -> GroundRequest:
-    """Read the command's arguments: photos and then a caption, or the folders of a captions file's images."""
-    if captions is not None:
-        if phrases:
-            raise DataError('--phrase and --captions do not go together; a .jsonl file has "phrases" of its own')
-        pairs, problems = read_captions(captions, arguments)
-        if not pairs and not problems:
-            raise DataError(f"{captions}: no caption there" + " of these photos" * bool(arguments))
-        return GroundRequest(pairs, problems=problems)
-    if len(arguments) < 2:
-        raise DataError('give a photo and a caption, such as photo.jpg "a dog chases a ball"; --help says more')
-    *names, caption = arguments
-    if Path(caption).suffix.lower() in SUFFIXES and exists(Path(caption)):
-        raise DataError(f"{caption}: a photo, but the last of the arguments is the caption; put it there, in quotes")
-    pairs, pictures = pairs_of_photos(names, caption, phrases or None, None if out is None else Path(out))
-    warnings = [_left_out(pictures)] if pictures else []
-    return GroundRequest(pairs, is_single=len(names) == 1 and not Path(names[0]).is_dir(), warnings=warnings)
-
-
-def _left_out(pictures: Sequence[Path]) -> str:
-    count = "a picture" if len(pictures) == 1 else f"{len(pictures):,} pictures"
-    return f"left out {count} that grounding wrote ({pictures[0]}); name one to have it grounded"
-
-
-def output_path(request: GroundRequest, out: str | None, as_json: bool) -> Path | None:
-    """Where pictures go: into a file, or of many into a folder; ``None`` for stdout and for no pictures."""
-    if out == STDOUT:
-        if as_json or not request.is_single:
-            raise DataError(f"--out {STDOUT} is for the picture of one photo, without --json")
-        if sys.stdout.isatty():
-            raise DataError(
-                f"--out {STDOUT} writes a PNG, which a terminal cannot show; send it to a file or a program"
-            )
-        return None
-    if out is None and as_json:
-        return None
-    if request.is_single:
-        return _picture_path(request.pairs[0].path, out)
-    if out is None:
-        raise DataError("many pictures need a folder: give --out FOLDER, or --json for JSON lines alone")
-    return Path(out)
-
-
-def _picture_path(photo: Path, out: str | None) -> Path:
-    """Never over the photo, and only where it can be written."""
-    path = Path(f"{photo.stem}{GROUNDED}" if out is None else out)
-    if path.suffix.lower() in SUFFIXES and path.suffix.lower() != ".png":
-        raise DataError(f"{path}: pictures are written as PNG; give a name that ends with .png")
-    if exists(path) and path.samefile(photo):
-        raise DataError(f"{path}: the photo itself; give the picture another name")
-    require_writable(path)
-    return path
 
 
 @dataclass(frozen=True, slots=True)
