@@ -59,8 +59,11 @@ def ground(
     Of many photos or captions the results go into a folder; run it again to resume after an interruption. See
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
-    from phrasechain.data.photos import parse_shard
-    from phrasechain.grounding.requests import STDOUT, GroundOptions, output_path, read_request
+    from phrasechain.core.memory import collector_paused
+
+    with collector_paused():
+        from phrasechain.data.photos import parse_shard
+        from phrasechain.grounding.requests import STDOUT, GroundOptions, output_path, read_request
 
     options = GroundOptions(decode, alternatives, compare)
     part = None if shard is None else parse_shard(shard)
