@@ -85,7 +85,10 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_accelerate_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is needed by many processes, not by one."""
     monkeypatch.setitem(sys.modules, "accelerate", None)
+    assert start_processes("cpu").num_processes == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(DataError, match=r"pip install 'phrasechain\[train\]'"):
         start_processes("cpu")
 

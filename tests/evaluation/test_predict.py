@@ -172,7 +172,7 @@ def test_one_process_needs_no_accelerate(
     assert "accuracy at IoU 0.5" in capsys.readouterr().out
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert command(monkeypatch, *arguments) == 2
-    assert "several processes, need accelerate: pip install" in capsys.readouterr().err
+    assert "many processes need accelerate: pip install" in capsys.readouterr().err
 
 
 _EVALUATE = "evaluate RUN --data DATA --features STORE --split dev"

@@ -1,8 +1,8 @@
-"""The processes that train together: one alone, or many that ``torchrun`` or ``accelerate launch`` started.
+"""The processes that work together: one alone, or many that ``torchrun`` or ``accelerate launch`` started.
 
-Gradients are added up here in one explicit sum instead of by DistributedDataParallel. The loss is a sum over the
-phrases of all processes divided by their number, so the sum of the processes' gradients is exact as it is; a process
-whose share of a step is empty, or whose captions use no transition, adds zeros; and nothing needs to know which weights
+Gradients are added up here in one explicit sum instead of by DistributedDataParallel. A loss is a sum over the
+items of all processes divided by their number, so the sum of the processes' gradients is exact as it is; a process
+whose part of a step is empty, or whose captions use no transition, adds zeros; and nothing needs to know which weights
 were used.
 """
 
@@ -10,39 +10,64 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from phrasechain.core.errors import DataError, unknown_name
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """The device of this name; ``auto`` is a GPU where there is one."""
-    if name not in DEVICES:
-        raise DataError(unknown_name("device", name, DEVICES))
-    if name == "cuda" and not torch.cuda.is_available():
-        raise DataError("--device cuda: torch finds no GPU here; install a CUDA build of torch, or use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+class Processes(Protocol):
+    """What is used of Accelerate's ``Accelerator``."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def num_processes(self) -> int: ...
+    @property
+    def process_index(self) -> int: ...
+    @property
+    def is_main_process(self) -> bool: ...
+    def reduce(self, tensor: Tensor, reduction: str) -> Tensor: ...
+    def wait_for_everyone(self) -> None: ...
 
 
-def start_processes(device: str = "auto") -> Accelerator:
+class OneProcess:
+    """A process that works alone, for which Accelerate need not be installed."""
+
+    num_processes, process_index, is_main_process = 1, 0, True
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def reduce(self, tensor: Tensor, reduction: str) -> Tensor:
+        return tensor
+
+    def wait_for_everyone(self) -> None:
+        pass
+
+
+def start_processes(device: str = "auto") -> Processes:
     """Join the other processes, if there are any; ``auto`` takes a GPU where there is one.
 
     Without a GPU Accelerate must be told so: otherwise each process would believe that it is alone.
     """
-    is_cpu = pick_device(device).type == "cpu"
+    if device not in DEVICES:
+        raise DataError(unknown_name("device", device, DEVICES))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DataError("--device cuda: torch finds no GPU here; install a CUDA build of torch, or use --device cpu")
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return OneProcess(torch.device("cpu" if on_cpu else "cuda"))
     try:
         from accelerate import Accelerator
     except ImportError:
-        raise DataError("training, and several processes, need accelerate: pip install 'phrasechain[train]'") from None
-    return Accelerator(cpu=is_cpu)
+        raise DataError("many processes need accelerate: pip install 'phrasechain[train]'") from None
+    joined: Processes = Accelerator(cpu=on_cpu)
+    return joined
 
 
 def is_first_process() -> bool:
@@ -50,12 +75,7 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def process_count() -> int:
-    """How many processes ``torchrun`` or ``accelerate launch`` started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def sum_gradients(weights: Sequence[nn.Parameter], figures: Tensor, processes: Accelerator) -> Tensor:
+def sum_gradients(weights: Sequence[nn.Parameter], figures: Tensor, processes: Processes) -> Tensor:
     """Add up the gradients of all processes, in place, and figures (F,) with them; one that is none becomes 0."""
     for weight in weights:
         if weight.grad is None:

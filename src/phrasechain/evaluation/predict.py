@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.core.distributed import pick_device, process_count, start_processes
+from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Example, Phrase
@@ -25,9 +24,6 @@ from phrasechain.model.decode import Decoded, decode, ranked
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.targets import merged_boxes
 from phrasechain.store.reader import FeatureStore
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 IMAGES_AT_ONCE = 8
 
@@ -132,10 +128,9 @@ def predict_run(
     options = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression)
     examples = open_dataset(data).examples(split)
     require_regions(examples, store)
-    processes = start_processes(device) if process_count() > 1 else None
-    place = pick_device(device) if processes is None else processes.device
-    mine = examples if processes is None else examples[processes.process_index :: processes.num_processes]
-    decoded_batches = decode_examples(checkpoint.model.to(place), mine, store, options, place)
+    processes = start_processes(device)
+    mine = examples[processes.process_index :: processes.num_processes]
+    decoded_batches = decode_examples(checkpoint.model.to(processes.device), mine, store, options, processes.device)
     total = -(-len(mine) // IMAGES_AT_ONCE)
     found = [
         prediction
@@ -152,15 +147,18 @@ def predictions_file(run: Path, split: str, options: InferenceOptions) -> Path:
     return run / f"{split}-{options.name}" / "predictions.jsonl"
 
 
-def _write_all(file: Path, mine: list[Prediction], images: Sequence[str], processes: Accelerator | None) -> None:
+def _write_all(file: Path, mine: list[Prediction], images: Sequence[str], processes: Processes) -> None:
     """Write the predictions of all processes in the order of the images."""
-    if processes is not None:
-        from accelerate.utils import gather_object
-
-        mine = gather_object(mine)
-    if processes is None or processes.is_main_process:
+    everyone = _gather(mine) if processes.num_processes > 1 else mine
+    if processes.is_main_process:
         order = {image: number for number, image in enumerate(images)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_predictions(file, sorted(mine, key=lambda prediction: order[prediction.image]))
-    if processes is not None:
-        processes.wait_for_everyone()
+        write_predictions(file, sorted(everyone, key=lambda prediction: order[prediction.image]))
+    processes.wait_for_everyone()
+
+
+def _gather(mine: list[Prediction]) -> list[Prediction]:
+    from accelerate.utils import gather_object
+
+    everyone: list[Prediction] = gather_object(mine)
+    return everyone
