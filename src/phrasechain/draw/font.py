@@ -30,7 +30,7 @@ def advance(text: str, size: int) -> int:
 def shown(char: str) -> str:
     """What stands for one code point: the font knows neither accents nor dashes, and controls must not be drawn.
 
-    >>> [shown(sign) for sign in ("é", "–", "½", chr(9), chr(0x200D), "中")]
+    >>> [shown(char) for char in ("é", "–", "½", chr(9), chr(0x200D), "中")]
     ['e', '-', '1⁄2', ' ', '', '中']
     """
     category = unicodedata.category(char)

@@ -45,7 +45,7 @@ class Panel:
 def choose_font_size(width: int, height: int) -> int:
     """The font size, in pixels, that is readable when the picture fills a page or a screen: a share of its size.
 
-    >>> letter_size(200, 150), letter_size(500, 375), letter_size(4000, 3000)
+    >>> choose_font_size(200, 150), choose_font_size(500, 375), choose_font_size(4000, 3000)
     (12, 14, 108)
     """
     even = min(math.sqrt(width * height) / 32, width / 20)
