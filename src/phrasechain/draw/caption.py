@@ -81,7 +81,7 @@ def _wrapped(cells: Iterable[Cell], room: int, font_size: int) -> Iterator[list[
             continue
         used += _step(line[-1] if line else None, cell, font_size)
         line.append(cell)
-        while used > room and len(line) > 1:  # a phrase that goes on pays for its chip again: once may not do
+        while used > room and len(line) > 1:  # a continued phrase pays for its chip again
             end = next((place for place in range(len(line) - 1, 0, -1) if line[place].text == " "), len(line) - 1)
             yield _stripped(line[:end])
             line = list(dropwhile(_is_blank, line[end:]))

@@ -131,8 +131,8 @@ def draw_tags(panel: Panel, tags: Sequence[Tag]) -> set[int]:
         draw_frame(draw, tag.box, tag.line, tag.style)
     sizes = [[chip_size(text, tag.font_size) for text in tag.texts] for tag in tags]
     firsts = _first_choices(sizes, panel.picture.size)
-    wanted = [choices[first:] for choices, first in zip(sizes, firsts, strict=True)]
-    labels = place_labels([tag.box for tag in tags], wanted, panel.picture.size)
+    allowed = [choices[first:] for choices, first in zip(sizes, firsts, strict=True)]
+    labels = place_labels([tag.box for tag in tags], allowed, panel.picture.size)
     numbered = set()
     for tag, label, first in zip(tags, labels, firsts, strict=True):
         if label is not None:

@@ -31,7 +31,7 @@ def place_labels(boxes: Sequence[Rectangle], sizes: Sequence[Sequence[Size]], pi
     """A place for the label of each box, or ``None`` where there is no room, and past the first ``LABEL_LIMIT`` boxes.
 
     Boxes choose in the order given: the small ones, which have less room, come best first. ``sizes`` are those that a
-    label may have, the most wanted first: the next is tried only if no place that touches the box is free.
+    label may have, the best first: the next is tried only if no place that touches the box is free.
     """
     labels: list[Label | None] = []
     first_boxes = np.array(boxes[:LABEL_LIMIT], int).reshape(-1, 4)
@@ -67,8 +67,8 @@ def _free_places(box: Rectangle, size: Size, picture: Size, taken: NDArray[np.in
 
 def _ends(low: int, high: int, side: int, limit: int, taken: NDArray[np.int_]) -> NDArray[np.int_]:
     """On one axis, where a label that touches [low, high] may start so that it ends or starts with something."""
-    wanted = [low - side, low, high - side, high, 0, limit - side, *(taken[:, 0] - side), *taken[:, 1]]
-    ends = np.unique(np.array(wanted))
+    candidates = [low - side, low, high - side, high, 0, limit - side, *(taken[:, 0] - side), *taken[:, 1]]
+    ends = np.unique(np.array(candidates))
     return ends[(ends >= max(0, low - side)) & (ends <= min(limit - side, high))]
 
 

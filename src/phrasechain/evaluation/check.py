@@ -65,7 +65,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was found. ``problems`` stand in the way of using the data; ``warnings`` do not."""
+    """What was found. ``problems`` make the data unusable; ``warnings`` do not."""
 
     data: str
     features: str | None
@@ -90,7 +90,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     store = None if features is None else FeatureStore.open(features)
     dataset = open_dataset(data)
     examples = {example.image: example for example in dataset.examples(on_error="skip")}
-    wanted = {None, *dataset.images, *(image for images in dataset.splits.values() for image in images)}
+    chosen_images = {None, *dataset.images, *(image for images in dataset.splits.values() for image in images)}
     missing = [f"image {example.image}: no photo" for example in examples.values() if example.path is None]
     broken = _broken_photos(list(examples.values()))
     outside = {image: boxes for image, example in examples.items() if (boxes := _boxes_outside(example))}
@@ -100,8 +100,8 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     splits = {name: _split(chosen) for name, chosen in usable.items()}
     coverages = {} if store is None else _coverages(usable, store)
 
-    problems = [problem.message for problem in dataset.problems if problem.image in wanted]
-    warnings = [problem.message for problem in dataset.problems if problem.image not in wanted]
+    problems = [problem.message for problem in dataset.problems if problem.image in chosen_images]
+    warnings = [problem.message for problem in dataset.problems if problem.image not in chosen_images]
     (problems if store is None else warnings).extend(missing + broken)
     problems += [] if store is None else [*store.damaged(), *unfit_regions(examples.values(), store)]
     if splits[ALL].boxed == 0:
@@ -196,10 +196,10 @@ def _coverages(splits: Mapping[str, Sequence[Example]], store: FeatureStore) -> 
 
 def _coverage(examples: Sequence[Example], store: FeatureStore, images: Sequence[str], hits: RegionHits) -> Coverage:
     """``images`` are those of the N phrases of ``hits``; the phrases of ``examples`` are counted."""
-    wanted = {example.image for example in examples}
-    counted = torch.tensor([image in wanted for image in images], dtype=torch.bool)  # (N,)
+    chosen_images = {example.image for example in examples}
+    counted = torch.tensor([image in chosen_images for image in images], dtype=torch.bool)  # (N,)
     gold_regions = hits.counts[counted].tolist()
-    regions = [len(store[image].boxes) for image in wanted if image in store]
+    regions = [len(store[image].boxes) for image in chosen_images if image in store]
     return Coverage(
         images=len(regions),
         regions_per_image=_mean(regions),

@@ -80,7 +80,7 @@ class GroundReport:
     grounded: int = 0
     without_phrases: int = 0
     already_there: int = 0
-    repeated: int = 0  # asked for again in the same run
+    repeated: int = 0  # duplicates in the same run
     problems: list[str] = field(default_factory=list)  # one line for each that failed
     animated: list[str] = field(default_factory=list)  # photos of which the first frame was used
 

@@ -142,9 +142,9 @@ def require_these_regions(card: ModelInfo, extractor: RegionExtractor, folder: P
             f"{folder}: trained on the regions of {card.regions.extractor!r}, which cannot be found in a new photo; "
             "train on a store that phrasechain extract made"
         )
-    wanted, found = (str(digest or "unknown")[:12] for digest in (card.regions.weights_sha256, info.weights_sha256))
+    expected, found = (str(digest or "unknown")[:12] for digest in (card.regions.weights_sha256, info.weights_sha256))
     raise DataError(
-        f"{folder}: trained on the regions of another network ({wanted}…, not {found}…); put the file of that one "
+        f"{folder}: trained on the regions of another network ({expected}…, not {found}…); put the file of that one "
         f"beside it as {REGIONS_FILE}, or train on a store of this one"
     )
 

@@ -1,4 +1,4 @@
-"""Photos of every kind as the square of pixels that the region network looks at.
+"""Photos of every kind as the input of the region network, a square of pixels.
 
 Colours are those of a viewer without colour management: transparent parts lie over white, 16 bits are scaled to 8, an
 animation is its first frame. A photo much larger than the square is first reduced by a whole number, by the JPEG
@@ -75,7 +75,7 @@ def read_photo(source: ImageSource, size: int) -> Photo:
 
 
 def read_rgb(source: ImageSource) -> Image.Image:
-    """The whole photo in RGB as it is displayed, for those who look at it in their own way."""
+    """The whole photo in RGB, as displayed."""
     with _opened(source) as image:
         return _turned(_as_rgb(image), orientation(image))
 
