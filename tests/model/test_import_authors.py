@@ -205,7 +205,10 @@ class Evil:
     [
         ({"fusion.u.weight": None}, "has no 'fusion.u.weight'"),
         ({"extra.weight": torch.zeros(1)}, "it has extra.weight"),
-        ({"fusion.p.weight": torch.zeros(J, R + 1)}, "its weights do not fit together"),
+        (
+            {"fusion.p.weight": torch.zeros(J, R + 1)},
+            r"does not fit its other weights: pairs\.p\.weight has shape \(7, 6\), not \(7, 5\)",
+        ),
         ({"tranc.weight": torch.zeros(HIDDEN, 2 * 2 * H)}, "see 16 numbers of the caption"),
         (
             {"encoder.input_embedder.elmo.elmo.scalar_mix_0.gamma": torch.tensor([2.0])},

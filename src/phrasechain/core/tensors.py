@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import SEEK_END
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import torch
@@ -52,7 +53,7 @@ def read_tensors(
             metadata = file.metadata() or {}
             found = metadata.get("format", "no format at all")
             if format is not None and found != format:
-                raise DataError(f"not a {what} of this version ({found[:60]}, not {format})")
+                raise DataError(f"not a {what} of this version ({shorten(found, 60)}, not {format})")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         for name, tensor in tensors.items() if finite else ():
             if tensor.is_floating_point() and bool((tensor * 0).sum() != 0):  # 0·∞ is NaN; isfinite is slow

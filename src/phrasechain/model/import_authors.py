@@ -18,6 +18,7 @@ from torch import Tensor
 
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import reason
+from phrasechain.core.tensors import EmptyParameters, assign_weights
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, save_checkpoint
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel
@@ -58,9 +59,13 @@ def _load(path: Path, options: Path | str | None) -> tuple[GroundingModel, Model
     state = _read(path)
     try:
         values = model_values(state)
-        encoder = _encoder(state, None if options is None else read_options(Path(options)))
-        model = GroundingModel(encoder, state["fusion.v.weight"].shape[1] - SPATIAL, **asdict(values))
-        model.load_state_dict(model_state(state) | {f"text.encoder.{n}": t for n, t in encoder.state_dict().items()})
+        elmo = _elmo_weights(state)
+        sizes = _sizes(elmo) | _OFFICIAL if options is None else read_options(Path(options))
+        with EmptyParameters():
+            encoder = ElmoEncoder(**sizes, layers="mean", stateful=True, lowercase=True)
+            model = GroundingModel(encoder, state["fusion.v.weight"].shape[1] - SPATIAL, **asdict(values))
+        weights = model_state(state) | {f"text.encoder.{name}": tensor for name, tensor in elmo.items()}
+        assign_weights(model, weights, "other weights")
     except KeyError as error:
         raise DataError(f"{path}: not a checkpoint of the authors' code: it has no {error}") from None
     except (RuntimeError, IndexError) as error:
@@ -93,17 +98,17 @@ def _read(path: Path) -> State:
 def model_values(state: State) -> Model:
     """The arguments of ``GroundingModel``, from the weights' shapes and the authors' code."""
     hidden, chain = state["encoder.lstm.weight_hh_l0"].shape[1], "tran.weight" in state
-    told = state["tranc.weight"].shape[1] if "tranc.weight" in state else 0
+    width = state["tranc.weight"].shape[1] if "tranc.weight" in state else 0
     contexts = {len(parts) * 2 * hidden: name for name, parts in CONTEXTS.items()}
-    if told not in contexts:
-        raise DataError(f"its transitions see {told} numbers of the caption, which is no context of the paper")
+    if width not in contexts:
+        raise DataError(f"its transitions see {width} numbers of the caption, which is no context of the paper")
     return Model(
         lstm=hidden,
         rank=state["fusion.u.weight"].shape[0],
         joint=state["fusion.p.weight"].shape[0],
         activation="relu",
         chain=chain,
-        context=contexts[told],
+        context=contexts[width],
         transition_hidden=state["tran.weight"].shape[1] if chain else 1,
         box_regression="reg_head.linear.weight" in state,
         packed=False,
@@ -150,16 +155,13 @@ class _Taken:
         return self.state[f"{layer}.weight"].new_zeros(len(self.state[f"{layer}.weight"]))
 
 
-def _encoder(state: State, options: Mapping[str, Any] | None) -> ElmoEncoder:
-    """Their ELMo: in lower case, the mean of its layers (their mix is untrained), and stateful."""
+def _elmo_weights(state: State) -> dict[str, Tensor]:
+    """The weights of their ELMo, whose mix of layers must be untrained: then it is the mean."""
     elmo = {name.removeprefix(_ELMO): tensor for name, tensor in state.items() if name.startswith(_ELMO)}
     for name, tensor in elmo.items():
         if name.startswith("scalar_mix") and not torch.equal(tensor, torch.full_like(tensor, name.endswith("gamma"))):
             raise DataError(f"{_ELMO}{name}: this mix of ELMo's layers was trained; only the mean can be imported")
-    weights = from_allennlp(elmo)
-    encoder = ElmoEncoder(**(options or _sizes(weights) | _OFFICIAL), layers="mean", stateful=True, lowercase=True)
-    encoder.load_state_dict(weights)
-    return encoder
+    return from_allennlp(elmo)
 
 
 def _sizes(weights: State) -> dict[str, Any]:

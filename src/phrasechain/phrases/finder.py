@@ -143,7 +143,7 @@ class PhraseFinder(nn.Module):
         embedded = Path(str(files("phrasechain.phrases") / "finder.safetensors"))
         if not embedded.exists():
             raise DataError(
-                f"{embedded}: not in this installation; install phrasechain anew, give the phrases yourself, "
+                f"{embedded}: not in this installation; reinstall phrasechain, give the phrases yourself, "
                 "or name the file of a finder that you have trained"
             )
         return cls.load(embedded)

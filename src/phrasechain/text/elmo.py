@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.tensors import EmptyParameters, assign_weights
 from phrasechain.text.base import Captions, TextEncoder, longest
 from phrasechain.text.elmo_files import CHARACTERS, read_options, read_weights
 
@@ -171,8 +172,9 @@ class ElmoEncoder(TextEncoder):
         """From an official ``options.json`` and ``weights.hdf5``; ``settings``: stateful, lowercase, frozen."""
         sizes = read_options(Path(options))
         state = read_weights(Path(weights), sizes)
-        encoder = cls(**sizes, layers=layers, **settings)
-        encoder.load_state_dict(state)
+        with EmptyParameters():
+            encoder = cls(**sizes, layers=layers, **settings)
+        assign_weights(encoder, state, "options")
         return encoder
 
     @property
