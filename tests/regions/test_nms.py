@@ -81,10 +81,10 @@ def test_turns_are_taken_by_what_is_left_of_each_box(
         taken = places[:turn].tolist()
 
         def left(box: int, taken: list[int] = taken) -> float:
-            rng = 1 / (1 + math.exp(-float(score[box])))
+            remaining = 1 / (1 + math.exp(-float(score[box])))
             for other in taken:
-                rng *= 1 - 1 / (1 + math.exp(-20 * (float(iou_xyxy(ordered[box], ordered[other])) - 0.55)))
-            return rng
+                remaining *= 1 - 1 / (1 + math.exp(-20 * (float(iou_xyxy(ordered[box], ordered[other])) - 0.55)))
+            return remaining
 
         assert math.exp(worth[turn]) == pytest.approx(left(place), rel=1e-3)
         assert left(place) >= 0.999 * max(left(box) for box in range(len(boxes)) if box not in taken)
@@ -103,7 +103,7 @@ def test_the_first_that_are_kept_are_those_of_the_greedy_loop(
     ordered = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
     wanted = [place for place, stays in enumerate(greedy(ordered, threshold)) if stays]
     with pytest.MonkeyPatch.context() as patch, on_path(path):
-        patch.setattr(nms, "_BLOCK", block)
+        patch.setattr("phrasechain.regions.nms._BLOCK", block)
         assert nms(ordered, threshold, count).tolist() == wanted[:count]
 
 

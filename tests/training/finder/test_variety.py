@@ -21,7 +21,7 @@ from phrasechain.training.finder.variety import (
     with_signs,
 )
 
-LESSON = tag_sentence(
+SENTENCE = tag_sentence(
     as_written(parse_caption("[/EN#1/people A man] pets [/EN#2/animals the dog] for [/EN#0/notvisual fun] ."))
 )
 BARE = TaggedSentence(("It", "rains"), (0, 0))
@@ -32,13 +32,13 @@ def marked(sentence: TaggedSentence) -> list[tuple[str, str]]:
     return [(" ".join(sentence.tokens[first:end]), name) for first, end, name in phrases_of(sentence.labels)]
 
 
-def many(way, sentence: TaggedSentence = LESSON, count: int = 300) -> list[TaggedSentence]:  # type: ignore[no-untyped-def]
+def many(way, sentence: TaggedSentence = SENTENCE, count: int = 300) -> list[TaggedSentence]:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(0)
     return [way(sentence, rng) for _ in range(count)]
 
 
 @pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("sentence", [LESSON, BARE, TaggedSentence((".",), (0,)), TaggedSentence(("Dogs",), (7,))])
+@pytest.mark.parametrize("sentence", [SENTENCE, BARE, TaggedSentence((".",), (0,)), TaggedSentence(("Dogs",), (7,))])
 def test_every_token_has_a_label_and_no_phrase_begins_inside(name: str, sentence: TaggedSentence) -> None:
     for one in many(WAYS[name][1], sentence):
         assert len(one.tokens) == len(one.labels) > 0
@@ -55,17 +55,17 @@ def test_a_name_takes_the_place_of_a_person() -> None:
         assert 1 <= len(name.split()) <= 2
         assert name == name.title()
         assert others == [("the dog", "animals"), ("fun", "notvisual")]
-        assert one.tokens[len(name.split()) :] == LESSON.tokens[2:]
+        assert one.tokens[len(name.split()) :] == SENTENCE.tokens[2:]
         names.add(name)
     assert len(names) > 150
     assert set(many(named, BARE)) == {BARE}
 
 
 def test_articles_become_possessives() -> None:
-    firsts, caption = Counter[str](), " ".join(LESSON.tokens[1:3])
+    firsts, caption = Counter[str](), " ".join(SENTENCE.tokens[1:3])
     for one in many(owned):
-        assert one.labels == LESSON.labels
-        assert (" ".join(one.tokens[1:3]), one.tokens[4:]) == (caption, LESSON.tokens[4:])
+        assert one.labels == SENTENCE.labels
+        assert (" ".join(one.tokens[1:3]), one.tokens[4:]) == (caption, SENTENCE.tokens[4:])
         firsts.update([one.tokens[0], one.tokens[3]])
     assert {"A", "the", "My", "my", "Our", "that"} < firsts.keys()
     assert abs(firsts["A"] / 300 - 0.3) < 0.08
@@ -76,7 +76,7 @@ def test_a_request_keeps_the_phrases_from_one_on() -> None:
     kinds = Counter()
     for one in many(requested):
         phrases = marked(one)
-        assert phrases in ([("a man", "people"), *marked(LESSON)[1:]], marked(LESSON)[1:])
+        assert phrases in ([("a man", "people"), *marked(SENTENCE)[1:]], marked(SENTENCE)[1:])
         start = next(place for place, label in enumerate(one.labels) if label)
         opening = " ".join(one.tokens[:start])
         assert opening in (variety._REQUESTS if one.tokens[-1] == "?" else variety._STATEMENTS)
@@ -88,9 +88,9 @@ def test_a_request_keeps_the_phrases_from_one_on() -> None:
 def test_an_aside_is_in_no_phrase() -> None:
     before = 0
     for one in many(with_aside):
-        assert marked(one) in (marked(LESSON), [("a man", "people"), *marked(LESSON)[1:]])
+        assert marked(one) in (marked(SENTENCE), [("a man", "people"), *marked(SENTENCE)[1:]])
         assert one.tokens[-1] == "."
-        assert len(one.tokens) > len(LESSON.tokens)
+        assert len(one.tokens) > len(SENTENCE.tokens)
         before += one.labels[0] == 0
     assert abs(before / 300 - 0.4) < 0.1
     for one in many(with_aside, BARE):
@@ -100,8 +100,8 @@ def test_an_aside_is_in_no_phrase() -> None:
 def test_signs_stand_outside_of_phrases() -> None:
     ends = Counter()
     for one in many(with_signs):
-        assert marked(one) == marked(LESSON)
-        added = [token for token in one.tokens if token not in LESSON.tokens]
+        assert marked(one) == marked(SENTENCE)
+        added = [token for token in one.tokens if token not in SENTENCE.tokens]
         assert len(added) == 1
         assert not is_word(added[0])
         ends[one.tokens[-1]] += 1
@@ -129,7 +129,7 @@ def test_a_sentence_without_phrases_stands_alone_before_or_after() -> None:
     kinds = Counter()
     for one in many(beside_other_text):
         if marked(one):
-            assert marked(one) == marked(LESSON)
+            assert marked(one) == marked(SENTENCE)
             kinds["after" if one.labels[0] else "before"] += 1
         else:
             kinds["alone"] += 1

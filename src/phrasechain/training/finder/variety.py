@@ -69,7 +69,7 @@ _WORDS = {
         budget|plan|method|rule|language|opinion|culture|justice|health|knowledge|memory|quality|weather|success
         failure|risk|trust|belief|research|economy|election|agreement|contract|service|strategy|experience|value
         version|software|account|password|name|week|information|progress|silence|courage|fear|grief|luck|power
-        duty|rng|effort|debate|crisis
+        duty|chance|effort|debate|crisis
     """),
     "ADJECTIVE": _list("""
         quarterly|early|late|true|false|new|old|important|difficult|easy|political|economic|final|annual|wrong
@@ -156,9 +156,9 @@ def with_signs(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSent
 
 def beside_other_text(sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
     """A sentence that names nothing to be seen, alone or before or after it."""
-    sentence = _plain(_pick(_SENTENCES, rng), rng)
-    sentence = TaggedSentence((sentence.tokens[0].capitalize(), *sentence.tokens[1:]), sentence.labels)
-    return (sentence, join([sentence, sentence]), join([sentence, sentence]))[int(rng.integers(3))]
+    other = _plain(_pick(_SENTENCES, rng), rng)
+    other = TaggedSentence((other.tokens[0].capitalize(), *other.tokens[1:]), other.labels)
+    return (other, join([other, sentence]), join([sentence, other]))[int(rng.integers(3))]
 
 
 #: Ways of being unlike a caption, and how often each is taken.
