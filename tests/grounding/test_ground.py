@@ -451,7 +451,7 @@ def test_a_full_disk_ends_the_work(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("phrasechain.grounding.folder.write_atomically", full)
     status, _, err = run("photo.jpg", "other.png", CAPTION, "--out", "out")
-    assert (status, err) == (2, "phrasechain: out: cannot write: No space left on device; mend it and run again\n")
+    assert (status, err) == (2, "phrasechain: out: cannot write: No space left on device; fix that and run again\n")
     assert records() == []
 
 

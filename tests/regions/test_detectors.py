@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from phrasechain.core.errors import DataError
-from phrasechain.regions.detectors import COMMON_WORDS, OVERLAP, Detector, class_scores, load_detector, moderate
+from phrasechain.regions.detectors import COMMON_WORDS, NMS_THRESHOLD, Detector, class_scores, limit_size, load_detector
 
 transformers = pytest.importorskip("transformers")
 
@@ -62,7 +62,7 @@ def greedy(boxes: NDArray[np.float32]) -> list[int]:
         for a0, b0, a1, b1 in boxes[kept].astype(float):
             common = max(0, min(x1, a1) - max(x0, a0)) * max(0, min(y1, b1) - max(y0, b0))
             overlaps.append(common / (area + (a1 - a0) * (b1 - b0) - common))
-        if area > 0 and all(overlap <= OVERLAP for overlap in overlaps):
+        if area > 0 and all(overlap <= NMS_THRESHOLD for overlap in overlaps):
             kept.append(n)
     return kept
 
@@ -171,18 +171,18 @@ def test_the_last_of_one_class_too_many_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "moderated"),
+    ("size", "limited"),
     [((640, 480), (640, 480)), ((8000, 4000), (2048, 1024)), ((5000, 1), (2048, 128)), ((3, 90), (6, 90))],
 )
-def test_only_huge_photos_and_lines_are_changed(size: tuple[int, int], moderated: tuple[int, int]) -> None:
-    assert moderate(Image.new("RGB", size)).size == moderated
+def test_only_huge_photos_and_lines_are_changed(size: tuple[int, int], limited: tuple[int, int]) -> None:
+    assert limit_size(Image.new("RGB", size)).size == limited
 
 
 def test_what_fails_on_a_photo_is_one_line() -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("this\nis broken")
 
-    with pytest.raises(DataError, match=r"^hf:x cannot look at an image of 7 × 5 pixels: this is broken$"):
+    with pytest.raises(DataError, match=r"^hf:x fails on an image of 7 × 5 pixels: this is broken$"):
         Detector("hf:x", Seen(torch.zeros(1, 1, 1), torch.zeros(1, 1, 4)), fail, {}).boxes(Image.new("RGB", (7, 5)), 1)
 
 
@@ -238,7 +238,9 @@ def test_a_detector_without_its_head(tmp_path: Path, folders: dict[str, Path]) -
     weights = load_file(folder / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith("class_labels_classifier")}
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
-    assert refusal(folder).startswith(" is not a trained detector: 2 weights are missing, as 'class_labels_classifier")
+    assert refusal(folder).startswith(
+        " is not a trained detector: 2 weights are missing, such as 'class_labels_classifier"
+    )
 
 
 def test_damaged_weights(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -261,7 +263,7 @@ def test_an_unknown_model_without_a_network(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("family", sorted(QUERIED))
 def test_words_must_fit(folders: dict[str, Path], family: str) -> None:
-    assert refusal(folders[family], words=[]) == "a detector that takes words needs at least one"
+    assert refusal(folders[family], words=[]) == "an open-vocabulary detector needs at least one word"
     assert "give fewer or shorter ones" in refusal(folders[family], words=[" ".join(["red dog"] * 40)])
 
 

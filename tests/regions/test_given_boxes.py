@@ -70,26 +70,26 @@ def test_boxes_that_are_refused(tmp_path: Path, name: str, values: str, message:
         (
             "a.json",
             '{"7": [[0,0,1,1]],\n "8": [[0,0,1,1]], "7": [[0,0,1,1]]}',
-            r"a\.json: the key '7' stands there twice",
+            r"a\.json: the key '7' appears twice",
         ),
         ("a.json", '{"7": [[0,0,1,1]],\n 8}', r"a\.json: broken JSON: .* at line 2, column 2"),
         ("a.json", "[[0,0,1,1]]", r"a\.json: not a JSON object such as"),
         ("a.json", "", r"a\.json: broken JSON"),
-        ("a.json", "{}", r"a\.json: no boxes in it"),
-        ("a.json", '{"": [[0,0,1,1]]}', r"a\.json: an image is named by"),
+        ("a.json", "{}", r"a\.json: contains no boxes"),
+        ("a.json", '{"": [[0,0,1,1]]}', r"a\.json: an image name must be"),
         ("a.json", "[" * 100_000, r"a\.json: broken JSON: .* nested too deeply"),
-        ("a.jsonl", "\n\n", r"a\.jsonl: no boxes in it"),
+        ("a.jsonl", "\n\n", r"a\.jsonl: contains no boxes"),
         (
             "a.jsonl",
             '{"image": "7", "boxes": [[0,0,1,1]]}\n' * 2,
             r"a\.jsonl:2: a second list of boxes for the image '7'",
         ),
-        ("a.jsonl", '{"image": 7, "boxes": [[0,0,1,1]]}', r"a\.jsonl:1: an image is named by"),
+        ("a.jsonl", '{"image": 7, "boxes": [[0,0,1,1]]}', r"a\.jsonl:1: an image name must be"),
         ("a.jsonl", '{"7": [[0,0,1,1]]}', r'a\.jsonl:1: not \{"image"'),
         (
             "a.jsonl",
             '{"image": "7", "image": "7", "boxes": [[0,0,1,1]]}',
-            r"a\.jsonl:1: the key 'image' stands there twice",
+            r"a\.jsonl:1: the key 'image' appears twice",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_boxes, "LARGEST", 30)
+    monkeypatch.setattr(given_boxes, "MAX_FILE_BYTES", 30)
     monkeypatch.setattr(given_boxes, "MAX_IMAGES", 1)
     with pytest.raises(DataError, match="more than 1 images"):
         read_given_boxes(written(tmp_path, '{"1":[[0,0,1,1]],"2":[]}'))

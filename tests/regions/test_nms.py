@@ -1,4 +1,4 @@
-"""Suppression against plain loops."""
+"""NMS and soft-NMS against plain loops."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -66,7 +66,7 @@ def test_images_of_a_batch_do_not_meet() -> None:
     seed=st.integers(0, 99),
     data=st.data(),
 )
-def test_turns_are_taken_by_what_is_left_of_each_box(
+def test_soft_nms_selects_the_highest_remaining_score(
     path: str, boxes: list[tuple[int, ...]], seed: int, data: st.DataObject
 ) -> None:
     corners = torch.tensor(boxes, dtype=torch.float32)
@@ -74,20 +74,22 @@ def test_turns_are_taken_by_what_is_left_of_each_box(
     score = torch.randn(len(boxes), generator=torch.Generator().manual_seed(seed))
     count = data.draw(st.integers(1, len(boxes) + 2))
     with on_path(path):
-        places, worth = soft_nms(ordered, score, count)
-    assert len(places) == min(count, len(boxes))
-    assert len(set(places.tolist())) == len(places)
-    for turn, place in enumerate(places.tolist()):
-        taken = places[:turn].tolist()
+        indices, log_scores = soft_nms(ordered, score, count)
+    assert len(indices) == min(count, len(boxes))
+    assert len(set(indices.tolist())) == len(indices)
+    for round, index in enumerate(indices.tolist()):
+        taken = indices[:round].tolist()
 
-        def left(box: int, taken: list[int] = taken) -> float:
+        def remaining_score(box: int, taken: list[int] = taken) -> float:
             remaining = 1 / (1 + math.exp(-float(score[box])))
             for other in taken:
                 remaining *= 1 - 1 / (1 + math.exp(-20 * (float(iou_xyxy(ordered[box], ordered[other])) - 0.55)))
             return remaining
 
-        assert math.exp(worth[turn]) == pytest.approx(left(place), rel=1e-3)
-        assert left(place) >= 0.999 * max(left(box) for box in range(len(boxes)) if box not in taken)
+        assert math.exp(log_scores[round]) == pytest.approx(remaining_score(index), rel=1e-3)
+        assert remaining_score(index) >= 0.999 * max(
+            remaining_score(box) for box in range(len(boxes)) if box not in taken
+        )
 
 
 @each_path
@@ -97,11 +99,11 @@ def test_turns_are_taken_by_what_is_left_of_each_box(
     count=st.integers(1, 70),
     block=st.integers(1, 64),
 )
-def test_the_first_that_are_kept_are_those_of_the_greedy_loop(
+def test_nms_gives_the_first_boxes_that_the_greedy_loop_keeps(
     path: str, boxes: list[tuple[int, ...]], threshold: float, count: int, block: int
 ) -> None:
     ordered = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
-    wanted = [place for place, stays in enumerate(greedy(ordered, threshold)) if stays]
+    wanted = [index for index, stays in enumerate(greedy(ordered, threshold)) if stays]
     with pytest.MonkeyPatch.context() as patch, on_path(path):
         patch.setattr("phrasechain.regions.nms._BLOCK", block)
         assert nms(ordered, threshold, count).tolist() == wanted[:count]

@@ -256,7 +256,7 @@ def test_a_full_disk_is_one_line_and_loses_no_shard(tmp_path: Path, monkeypatch:
     writer.add(make_regions("b"))
     with monkeypatch.context() as patch:
         patch.setattr("phrasechain.store.writer.write_atomically", full)
-        with pytest.raises(PhrasechainError, match="cannot write: No space left on device; mend it") as caught:
+        with pytest.raises(PhrasechainError, match="cannot write: No space left on device; fix that") as caught:
             writer.finish()
     assert not isinstance(caught.value, DataError)  # or an import would skip image after image
     writer.close()

@@ -1,1 +1,1 @@
-"""Values and small tools that every other package speaks in."""
+"""Values and small utilities that every other package uses."""

@@ -1,7 +1,7 @@
 """Geometry of boxes, on torch tensors of any leading shape.
 
 A box is x0, y0, x1, y1: continuous, 0-based, half-open, in pixels of the image. ``sizes`` is always width, height.
-A box without area (x1 ≤ x0 or y1 ≤ y0) has area 0 and IoU 0 with everything.
+A degenerate box (x1 ≤ x0 or y1 ≤ y0) has area 0 and IoU 0 with everything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phrasechain.core.errors import DataError, unknown_name
 
-#: What is added to x0, y0, x1, y1 of a gold and of a predicted box before they are compared as half-open boxes.
+#: Offsets added to x0, y0, x1, y1 of a gold and of a predicted box before they are compared as half-open boxes.
 #: Gold boxes are stored half-open: the annotation (xmin, ymin, xmax, ymax) as (xmin-1, ymin-1, xmax, ymax).
 _SHIFTS = {
     "half_open": ((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0)),
@@ -33,7 +33,7 @@ def centre_xyxy(boxes: Tensor) -> Tensor:
 
 
 def cxcywh_to_xyxy(boxes: Tensor) -> Tensor:
-    """Boxes given by centre, width and height by their corners: (..., 4) to (..., 4).
+    """Convert boxes from centre, width, height to corners: (..., 4) to (..., 4).
 
     >>> cxcywh_to_xyxy(torch.tensor([4.0, 5, 2, 6]))
     tensor([3., 2., 5., 8.])
@@ -43,7 +43,7 @@ def cxcywh_to_xyxy(boxes: Tensor) -> Tensor:
 
 
 def iou_xyxy(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over union of box with box, element by element; leading shapes broadcast.
+    """Element-wise intersection over union (IoU); leading shapes broadcast.
 
     >>> iou_xyxy(torch.tensor([0.0, 0, 2, 2]), torch.tensor([[0.0, 0, 2, 1], [2.0, 2, 3, 3], [1.0, 1, 1, 1]]))
     tensor([0.5000, 0.0000, 0.0000])
@@ -56,17 +56,17 @@ def iou_xyxy(first: Tensor, second: Tensor) -> Tensor:
 
 
 def pairwise_iou_xyxy(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over union of every box with every box: (N, 4) and (M, 4) to (N, M)."""
+    """IoU of every box with every other: (N, 4) and (M, 4) to (N, M)."""
     return iou_xyxy(first[:, None], second[None])
 
 
 def contains_xy(boxes: Tensor, points: Tensor) -> Tensor:
-    """Whether the half-open box holds the point: (..., 4) and (..., 2) to (...) bool."""
+    """Whether the half-open box contains the point: (..., 4) and (..., 2) to (...) bool."""
     return ((boxes[..., :2] <= points) & (points < boxes[..., 2:])).all(-1)
 
 
 def union_xyxy(boxes: Tensor) -> Tensor:
-    """The smallest box around N ≥ 1 boxes: (..., N, 4) to (..., 4).
+    """The bounding box of N ≥ 1 boxes: (..., N, 4) to (..., 4).
 
     >>> union_xyxy(torch.tensor([[0.0, 5, 2, 6], [1.0, 1, 9, 3]]))
     tensor([0., 1., 9., 6.])
@@ -75,7 +75,7 @@ def union_xyxy(boxes: Tensor) -> Tensor:
 
 
 def union_by_group_xyxy(boxes: Tensor, group: Tensor, count: int) -> Tensor:
-    """The smallest box around the boxes of each group; zeros for a group without boxes.
+    """The bounding box of each group of boxes; zeros for an empty group.
 
     ``boxes`` (M, 4) belong to the groups ``group`` (M,), numbers below ``count``; the result is (count, 4).
     """
@@ -86,13 +86,13 @@ def union_by_group_xyxy(boxes: Tensor, group: Tensor, count: int) -> Tensor:
 
 
 def max_by_group(values: Tensor, group: Tensor, count: int) -> Tensor:
-    """The largest of the values ≥ 0 of each group, 0 for an empty one: (M, ...) and (M,) to (count, ...)."""
+    """The maximum of the values ≥ 0 of each group, 0 for an empty group: (M, ...) and (M,) to (count, ...)."""
     index = group.view(-1, *[1] * (values.dim() - 1)).expand_as(values)
     return values.new_zeros(count, *values.shape[1:]).scatter_reduce(0, index, values, "amax")
 
 
 def clip_xyxy(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Cut the boxes (..., 4) at the borders of images of ``sizes`` (..., 2)."""
+    """Clip the boxes (..., 4) to images of ``sizes`` (..., 2)."""
     limits = torch.cat([sizes, sizes], -1).to(boxes.dtype)
     return torch.minimum(boxes.clamp(min=0), limits)
 
@@ -108,13 +108,13 @@ def spatial_features_xyxy(boxes: Tensor, sizes: Tensor) -> Tensor:
 
 
 def encode_offsets_xyxy(boxes: Tensor, anchors: Tensor, min_sides: Tensor | None = None) -> Tensor:
-    """The offsets that lead from an anchor to a box: (..., 4) and (..., 4) to (..., 4).
+    """Box-regression offsets from an anchor to a box (R-CNN parametrisation): (..., 4) and (..., 4) to (..., 4).
 
     β = [(x - x_a)/w_a, (y - y_a)/h_a, log w/w_a, log h/h_a], with x, y the centres; ``decode_offsets_xyxy`` is the
     exact inverse. All sides must be positive.
 
-    ``min_sides`` (..., 2), a least width and height, gives the variant of the authors' code: every side of both boxes
-    counts as at least that (a tenth of the image's), which the decoding does not undo: not invertible for small boxes.
+    ``min_sides`` (..., 2), a minimum width and height, gives the variant of the authors' code: the sides of both boxes
+    are clamped to it (a tenth of the image's). Decoding does not undo that, so it is not invertible for small boxes.
     """
     sides, anchor_sides = boxes[..., 2:] - boxes[..., :2], anchors[..., 2:] - anchors[..., :2]
     if min_sides is not None:
@@ -124,7 +124,7 @@ def encode_offsets_xyxy(boxes: Tensor, anchors: Tensor, min_sides: Tensor | None
 
 
 def decode_offsets_xyxy(offsets: Tensor, anchors: Tensor) -> Tensor:
-    """The box that the offsets of ``encode_offsets_xyxy`` make of an anchor: (..., 4) and (..., 4) to (..., 4)."""
+    """Apply the offsets of ``encode_offsets_xyxy`` to an anchor: (..., 4) and (..., 4) to (..., 4)."""
     anchor_sides = anchors[..., 2:] - anchors[..., :2]
     centres = centre_xyxy(anchors) + offsets[..., :2] * anchor_sides
     half = anchor_sides * torch.exp(offsets[..., 2:]) / 2
@@ -132,12 +132,12 @@ def decode_offsets_xyxy(offsets: Tensor, anchors: Tensor) -> Tensor:
 
 
 def gold_in_convention_xyxy(boxes: Tensor, convention: str) -> Tensor:
-    """Gold boxes (..., 4), stored half-open, as the pixel convention has them: see ``predicted_in_convention_xyxy``."""
+    """Gold boxes (..., 4), stored half-open, in a pixel convention: see ``predicted_in_convention_xyxy``."""
     return boxes + boxes.new_tensor(_shifts(convention)[0])
 
 
 def predicted_in_convention_xyxy(boxes: Tensor, convention: str) -> Tensor:
-    """Predicted boxes (..., 4), numbers as written, as half-open boxes to compare with the gold's.
+    """Predicted boxes (..., 4), as written in a file, as half-open boxes that can be compared with the gold boxes.
 
     With (xmin, ymin, xmax, ymax) the annotated 1-based pixels, both inclusive, and p the predicted numbers:
 

@@ -1,9 +1,8 @@
-"""The processes that work together: one alone, or many that ``torchrun`` or ``accelerate launch`` started.
+"""Data parallelism: one process, or several started by ``torchrun`` or ``accelerate launch``.
 
-Gradients are added up here in one explicit sum instead of by DistributedDataParallel. A loss is a sum over the
-items of all processes divided by their number, so the sum of the processes' gradients is exact as it is; a process
-whose part of a step is empty, or whose captions use no transition, adds zeros; and nothing needs to know which weights
-were used.
+Gradients are summed with one explicit all-reduce instead of DistributedDataParallel. A loss is a sum over the items
+of all processes divided by their total number, so the sum of the processes' gradients is exact. A process whose part of
+a step is empty, or whose captions use no transition, contributes zeros: no need to track unused parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 class Processes(Protocol):
-    """What is used of Accelerate's ``Accelerator``."""
+    """The part of Accelerate's ``Accelerator`` that is used."""
 
     @property
     def device(self) -> torch.device: ...
@@ -36,7 +35,7 @@ class Processes(Protocol):
 
 
 class OneProcess:
-    """A process that works alone, for which Accelerate need not be installed."""
+    """A single process, which does not need Accelerate."""
 
     num_processes, process_index, is_main_process = 1, 0, True
 
@@ -51,9 +50,9 @@ class OneProcess:
 
 
 def start_processes(device: str = "auto") -> Processes:
-    """Join the other processes, if there are any; ``auto`` takes a GPU where there is one.
+    """Join the process group, if there is one; ``auto`` uses a GPU where there is one.
 
-    Without a GPU Accelerate must be told so: otherwise each process would believe that it is alone.
+    Without a GPU, Accelerate needs ``cpu=True``: otherwise each process would believe that it is the only one.
     """
     if device not in DEVICES:
         raise DataError(unknown_name("device", device, DEVICES))
@@ -71,12 +70,12 @@ def start_processes(device: str = "auto") -> Processes:
 
 
 def is_first_process() -> bool:
-    """Whether this process is alone or the first of many: the one that prints and writes."""
+    """Whether this is the main process (rank 0): the one that prints and writes."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def sum_gradients(weights: Sequence[nn.Parameter], figures: Tensor, processes: Processes) -> Tensor:
-    """Add up the gradients of all processes, in place, and figures (F,) with them; one that is none becomes 0."""
+    """All-reduce (sum) the gradients in place, and ``figures`` (F,) with them; a missing gradient becomes 0."""
     for weight in weights:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line that says what is wrong, where, and what to do.
+"""Errors that a user can fix: one line that says what is wrong, where, and what to do.
 
 The command line prints the line and exits with status 2; a traceback is a bug.
 """
@@ -11,15 +11,15 @@ from textwrap import shorten
 
 
 class PhrasechainError(Exception):
-    """Something the user gave cannot be used."""
+    """The user's input cannot be used."""
 
 
 class DataError(PhrasechainError, ValueError):
-    """A file or a value from outside is broken, missing or does not fit the rest."""
+    """An input file or value is broken, missing or inconsistent with the others."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """The sentence for a name that does not exist: what there is, and the nearest one.
+    """The message for an unknown name: the known names, and the closest match.
 
     >>> unknown_name("split", "tset", ["train", "test"])
     "no split named 'tset'; there are: train, test (did you mean 'test'?)"
@@ -31,5 +31,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception of a library says, short and on one line; its kind where it says nothing."""
+    """A library exception's message, shortened to one line; its type where it has no message."""
     return shorten(str(error), 300, placeholder=" …") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Files: reading what strangers wrote within bounds, writing all or nothing, locks, and the user's cache folder."""
+"""Files: bounded reads of untrusted files, atomic writes, lock files, and the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ LOCK_NAME = ".lock"
 
 
 def reason(error: OSError) -> str:
-    """What the system says, without the path and the number: ``No such file or directory``."""
+    """The system's message without path and errno: ``No such file or directory``."""
     return error.strerror or str(error)
 
 
 def read_bounded(path: str | Path, limit: int) -> bytes:
-    """The file's bytes; a file of more than ``limit`` bytes is refused before it fills the memory."""
+    """The file's bytes; a file of more than ``limit`` bytes is refused before it is read into memory."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a third of the time of Path.open, and there are many files
             data = file.read(limit + 1)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from None
     if len(data) > limit:
-        raise DataError(f"{path}: larger than {limit:,} bytes, so it is not what its name says; remove or replace it")
+        raise DataError(
+            f"{path}: larger than {limit:,} bytes, which is too large for such a file; remove or replace it"
+        )
     return data
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to a temporary name in the same folder, force it to the disk and rename it to ``path``.
+    """Write ``data`` to a temporary file in the same folder, fsync it and rename it to ``path``.
 
-    Readers see the old file or the new one, whole; whoever is killed while writing leaves the old one in place.
+    Readers see the complete old or the complete new file; a process killed while writing leaves the old one in place.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -54,7 +56,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def require_writable(*paths: Path | None) -> None:
-    """Refuse files that cannot be made where the user asked for them: before the long work, not after it."""
+    """Refuse output paths that cannot be written, before the long computation rather than after it."""
     for path in paths:
         if path is not None and not path.parent.is_dir():
             raise DataError(f"{path}: cannot be written: there is no folder {path.parent}")
@@ -63,9 +65,9 @@ def require_writable(*paths: Path | None) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file that the user asked for, all or nothing; where that cannot be, say why.
+    """Write an output file atomically; a failure is a one-line ``DataError``.
 
-    What is no plain file (``/dev/stdout``, a pipe, a link) is written through, not replaced.
+    Anything but a regular file (``/dev/stdout``, a pipe, a symbolic link) is written to, not replaced.
     """
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -77,7 +79,7 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the folder's list of names to the disk, where the system can (Windows cannot, and need not)."""
+    """fsync the directory entry, where the system can (Windows cannot, and need not)."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -88,7 +90,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """``$PHRASECHAIN_CACHE``, or ``phrasechain`` in the platform's folder for caches. It need not exist yet."""
+    """``$PHRASECHAIN_CACHE``, or ``phrasechain`` in the platform's cache folder. It need not exist yet."""
     if chosen := os.environ.get("PHRASECHAIN_CACHE"):
         return Path(chosen)
     if sys.platform == "win32":
@@ -101,7 +103,7 @@ def cache_folder() -> Path:
 
 
 def _home() -> Path:
-    """The user's home; for a user without one, as containers have, a place where nothing can be kept."""
+    """The user's home folder; for a user without one, as in some containers, a path that cannot be written to."""
     try:
         return Path.home()
     except RuntimeError:
@@ -109,9 +111,9 @@ def _home() -> Path:
 
 
 def lock_folder(path: Path, busy: str, refusal: str) -> FileLock:
-    """Make the folder and hold its lock. The system lets go of it when its process ends, however it ends.
+    """Create the folder and acquire its lock file. The system releases the lock when the process ends, even if killed.
 
-    ``busy`` is said where another process holds it, ``refusal`` where the folder cannot be written.
+    ``busy`` is the message where another process holds the lock, ``refusal`` where the folder cannot be written.
     """
     from filelock import FileLock, Timeout
 
@@ -122,7 +124,7 @@ def lock_folder(path: Path, busy: str, refusal: str) -> FileLock:
     except Timeout:
         raise DataError(f"{path}: {busy}") from None
     except FileExistsError:
-        raise DataError(f"{path}: {refusal}: it is no folder") from None
+        raise DataError(f"{path}: {refusal}: it is not a folder") from None
     except OSError as error:
         raise DataError(f"{path}: {refusal}: {reason(error)}") from None
     return lock
@@ -130,8 +132,8 @@ def lock_folder(path: Path, busy: str, refusal: str) -> FileLock:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """A full or broken disk in one line. It is no ``DataError``: the image at hand is not to blame."""
+    """Report a full or failing disk in one line. Not a ``DataError``: the image being processed is not at fault."""
     try:
         yield
     except OSError as error:
-        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; mend it and run again") from None
+        raise PhrasechainError(f"{path}: cannot write: {reason(error)}; fix that and run again") from None

@@ -1,4 +1,4 @@
-"""JSON that strangers wrote, as lines or whole: read within bounds, with errors that say what to mend."""
+"""Untrusted JSON and JSON lines: bounded reads, and errors that say what to fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE_LIMIT = 16 << 20  # bytes
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers from 1."""
+    """The non-empty lines with their numbers from 1."""
     try:
         with path.open("rb") as file:
             number = 0
@@ -37,7 +37,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_json(text: bytes, unique_keys: bool = False) -> Any:
-    """The value of a line or a file of JSON; NaN and Infinity are refused, and on request a key that stands twice."""
+    """Parse a line or a file of JSON; NaN and Infinity are refused, and with ``unique_keys`` duplicate keys."""
     hook = _refuse_second_key if unique_keys else None
     try:
         return json.loads(text.decode("utf-8").rstrip(), parse_constant=_refuse_constant, object_pairs_hook=hook)
@@ -49,11 +49,19 @@ def parse_json(text: bytes, unique_keys: bool = False) -> Any:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
         raise DataError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None
     except (ValueError, RecursionError):
-        raise DataError("broken JSON: a number of too many digits, or brackets nested too deeply") from None
+        raise DataError("broken JSON: a number has too many digits, or brackets are nested too deeply") from None
+
+
+def parse_json_at(where: str, text: bytes, unique_keys: bool = False) -> Any:
+    """:func:`parse_json`, with ``where`` (a file, or a file and line) at the start of the error."""
+    try:
+        return parse_json(text, unique_keys)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def parse_boxes(values: list[Any]) -> NDArray[np.float64]:
-    """N boxes of JSON, [x0, y0, x1, y1] each, as (N, 4), checked."""
+    """Validate N boxes [x0, y0, x1, y1] of parsed JSON: (N, 4)."""
     if not all(isinstance(value, list) and len(value) == 4 for value in values) or not are_numbers(
         chain.from_iterable(values)
     ):
@@ -69,12 +77,12 @@ def parse_boxes(values: list[Any]) -> NDArray[np.float64]:
 
 
 def are_numbers(values: Iterable[Any]) -> bool:
-    """Whether all values are numbers to JSON, which true and false are not."""
+    """Whether all values are JSON numbers, which true and false are not."""
     return set(map(type, values)) <= {int, float}
 
 
 def number_array(values: list[Any]) -> NDArray[np.float64]:
-    """Numbers of JSON, or lists of equally many of them, as an array."""
+    """JSON numbers, or lists of them of equal length, as an array."""
     try:
         return np.array(values, dtype=np.float64)
     except OverflowError:
@@ -82,12 +90,12 @@ def number_array(values: list[Any]) -> NDArray[np.float64]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise DataError(f"{name} is not a number that JSON knows")
+    raise DataError(f"{name} is not a number in JSON")
 
 
 def _refuse_second_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) < len(pairs):
         [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise DataError(f"the key {key[:NAME_LIMIT]!r} stands there twice")
+        raise DataError(f"the key {key[:NAME_LIMIT]!r} appears twice")
     return record

@@ -1,4 +1,4 @@
-"""The process's memory."""
+"""The process's memory: allocator settings and peak usage."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def collector_paused() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep what is freed instead of giving it back to the system (glibc; elsewhere nothing happens).
+    """Stop malloc from returning freed memory to the system (glibc only; a no-op elsewhere).
 
-    Large tensors come and go at every step; getting their pages anew can cost as much as the work on them.
+    Every step allocates and frees large tensors; page faults on fresh memory can cost as much as the computation.
     """
     if sys.platform != "linux":
         return
@@ -44,7 +44,7 @@ def keep_freed_memory() -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had at once."""
+    """Peak resident memory of this process."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count the parent's peak too
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def progress_bar(shown: bool = True) -> Progress:
-    """A bar with a count and an estimate of the time left; stdout stays free for data.
+    """A bar with a count and the estimated time left, on stderr; stdout stays free for data.
 
-    Of many processes that work together one shows it.
+    With several processes, only one passes ``shown=True``.
     """
     from rich.console import Console  # imported here: whoever shows no bar starts faster
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -32,14 +32,14 @@ def progress_bar(shown: bool = True) -> Progress:
 
 
 def track(items: Iterable[T], total: int, description: str) -> Iterator[T]:
-    """Yield the items while a bar shows how many have gone by."""
+    """Yield the items and advance a progress bar."""
     with progress_bar() as bar:
         yield from bar.track(items, total=total, description=description)
 
 
 @contextmanager
 def quiet_library(logging: Any) -> Iterator[None]:
-    """Keep the warnings of transformers (this is its ``logging``) away, and its bars where there is no terminal."""
+    """Silence the warnings of transformers (``logging`` is its module), and its bars where there is no terminal."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if bars and not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""The words of the project: what an image, its captions, their phrases and its regions are.
+"""The value types of the project: images, captions, phrases, regions, groundings.
 
 Boxes are continuous, 0-based and half-open, x0, y0, x1, y1 in pixels of the image as displayed.
 """
@@ -27,7 +27,7 @@ PHRASE_LIMIT = 1000
 
 
 def is_name(value: object) -> bool:
-    """Whether the value can be an id or a category: a printable text of 1 to ``NAME_LIMIT`` code points."""
+    """Whether the value is a valid id or category: a printable string of 1 to ``NAME_LIMIT`` code points."""
     return isinstance(value, str) and 1 <= len(value) <= NAME_LIMIT and value.isprintable()
 
 
@@ -35,8 +35,8 @@ def is_name(value: object) -> bool:
 class Phrase:
     """A noun phrase of a caption and the boxes that it names.
 
-    ``boxes`` is ``None`` when nobody knows them (the phrase is left out of losses and metrics) and ``()`` when the
-    annotators said that there is none.
+    ``boxes`` is ``None`` when they are unknown (losses and metrics ignore the phrase) and ``()`` when the annotators
+    marked that there is none.
     """
 
     text: str
@@ -91,7 +91,7 @@ class Regions:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another box for a phrase, and how probable it is that the phrase names it."""
+    """An alternative box for a phrase, and the probability that the phrase names it."""
 
     box: Box
     probability: float
@@ -99,7 +99,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class GroundedPhrase:
-    """A phrase of a caption, the box that was found for it, and the next best boxes, the most probable first."""
+    """A phrase of a caption, its predicted box, and the next best boxes, most probable first."""
 
     text: str
     start: int  # [start, end) in code points of the caption

@@ -1,4 +1,4 @@
-"""What a terminal is given to show: text that cannot steer it, and tables that keep every figure."""
+"""Terminal output: text without control sequences, and tables that are never truncated."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _WIDEST = 10_000  # columns
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, with escapes for what cannot be seen: control signs, and bytes of paths that are no text.
+    r"""The text on one line; control characters and undecodable bytes of paths are escaped.
 
     >>> print(printable("a\x1b[31m\nb.jpg"))
     a\x1b[31m\nb.jpg
     """
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table as wide as it is: where the terminal is narrower, lines are broken but no figure is left out."""
+    """Print a table at its full width: a narrower terminal wraps the lines, but no figure is dropped."""
     needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     console.width = max(console.width, needed)
     console.print(table)

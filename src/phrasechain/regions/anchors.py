@@ -1,4 +1,4 @@
-"""Anchors: the boxes from which proposals are regressed, in shares of the image's sides."""
+"""Anchors: the reference boxes of the proposal head, in coordinates normalised to [0, 1]."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from torch import Tensor
 
 
 def anchor_grid(sides: Tensor, size: int) -> Tensor:
-    """Anchors of ``sides`` (A, 2), width and height, around each centre of a ``size`` × ``size`` map: (size²·A, 4)."""
+    """Anchors of ``sides`` (A, 2), width and height, at each position of a ``size`` × ``size`` map: (size²·A, 4)."""
     centres = (torch.arange(size, dtype=sides.dtype, device=sides.device) + 0.5) / size
     y, x = torch.meshgrid(centres, centres, indexing="ij")
     middle = torch.stack((x, y), -1).view(-1, 1, 2)  # (size², 1, 2)
     return torch.cat((middle - sides / 2, middle + sides / 2), -1).view(-1, 4)
 
 
-def cluster_sides(sides: Tensor, count: int, rounds: int = 100) -> Tensor:
-    """k-means of box sides (N, 2) by intersection over union of boxes with one centre: (count, 2), small ones first.
+def cluster_sides(sides: Tensor, count: int, max_iterations: int = 100) -> Tensor:
+    """Anchor sizes by clustering box sides (N, 2) with the distance 1 - IoU of centred boxes: (count, 2), by area.
 
-    The clusters start at even steps of the area and move to the median of what they hold, so the result needs no seed.
+    The k-means of YOLOv2 (Redmon & Farhadi, 2017) with medians for means. Centres start at quantiles of the area, so
+    the result needs no seed.
     """
     order = sides.prod(-1).argsort()
     centres = sides[order[torch.linspace(0, len(sides) - 1, 2 * count + 1).long()[1::2]]]
-    for _ in range(rounds):
+    for _ in range(max_iterations):
         common = torch.minimum(sides[:, None], centres).prod(-1)
         overlap = common / (sides.prod(-1)[:, None] + centres.prod(-1) - common)  # (N, count)
         nearest = overlap.argmax(-1)

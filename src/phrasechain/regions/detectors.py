@@ -1,11 +1,11 @@
-"""Boxes from other people's object detectors, through the library transformers (the extra ``hf``).
+"""Proposals from the object detectors of the transformers library (the extra ``hf``).
 
-Detectors of fixed classes (DETR and its family, YOLOS) look at the photo alone; OWL-ViT, OWLv2 and Grounding DINO are
-also told words to look for. Either way a box counts by its most probable class, whichever that is. Only weights in
-safetensors are loaded, and no code that comes with a model. Photos are prepared by the PIL variant of the model's own
-image processor, so that the boxes do not depend on whether torchvision is there.
+Closed-vocabulary detectors (DETR and its variants, YOLOS) take the photo alone; the open-vocabulary ones (OWL-ViT,
+OWLv2, Grounding DINO) also take text queries. Either way the score of a box is that of its most probable class. Only
+safetensors weights are loaded, and no remote code. Photos are prepared by the PIL variant of the model's own image
+processor, so the boxes do not depend on whether torchvision is installed.
 
-Axes: Q boxes that the detector gives, C classes or tokens, K boxes that are chosen.
+Axes: Q boxes that the detector predicts, C classes or tokens, K boxes that are selected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phrasechain.regions.pixels import ImageSource, read_rgb
 from phrasechain.regions.select import best_boxes
 
 PREFIX = "hf:"
-#: What detectors that take words are told to look for: things that captions often name.
+#: Text queries for open-vocabulary detectors: things that captions often name.
 COMMON_WORDS = (
     "person", "man", "woman", "boy", "girl", "child", "baby", "crowd", "dog", "cat", "horse", "bird", "animal", "face",
     "head", "hair", "hand", "arm", "leg", "shirt", "jacket", "dress", "pants", "shoe", "hat", "helmet", "glasses",
@@ -38,68 +38,68 @@ COMMON_WORDS = (
     "table", "chair", "bench", "bed", "door", "window", "fence", "building", "stairs", "street", "field", "tree",
     "flower", "grass", "rock", "hill", "sand", "snow", "water", "pool", "wall", "floor", "stage",
 )  # fmt: skip
-OVERLAP = 0.5  # above which two boxes are the same
-_CANDIDATES = 1000  # best boxes that suppression looks at
-_ON_SQUARE = {"owlv2"}  # their boxes are shares of the side of a square that the photo is laid on
-_LONGEST = 2048  # pixels of a side; detectors look at less
-_ASPECT = 16  # of the longer to the shorter side
+NMS_THRESHOLD = 0.5
+_CANDIDATES = 1000  # best boxes that enter NMS
+_PADDED_TO_SQUARE = {"owlv2"}  # model types that pad the photo to a square; boxes are normalised to its side
+_MAX_SIDE = 2048  # pixels; detectors resize to less
+_MAX_ASPECT = 16  # of the longer to the shorter side
 
 
 class Detector:
-    """A detector of transformers at work; ``load_detector`` makes one."""
+    """A loaded detector of transformers; ``load_detector`` creates it."""
 
     def __init__(self, name: str, model: Any, processor: Any, text: Mapping[str, Tensor]) -> None:
         self.name = name
         self._model = model
         self._processor = processor
-        self._text = text  # what a detector that takes words is told; empty for others
+        self._text = text  # the encoded queries of an open-vocabulary detector; empty for others
 
     def boxes(self, image: ImageSource, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """At most ``count`` boxes (K, 4), in pixels of the photo as displayed, and their scores (K,), best first.
 
-        They lie within the photo and have an area. K can be 0.
+        They are clipped to the photo and have a positive area. K can be 0.
         """
         rgb = read_rgb(image)
         try:
-            score, boxes = self._look(rgb)
+            score, boxes = self._detect(rgb)
         except Exception as error:  # of the library or of the model
             what = f"an image of {rgb.width} × {rgb.height} pixels"
-            raise DataError(f"{self.name} cannot look at {what}: {one_line(error)}") from None
+            raise DataError(f"{self.name} fails on {what}: {one_line(error)}") from None
         sides = torch.tensor([rgb.width, rgb.height] * 2)
         usable = score.isfinite() & boxes.isfinite().all(-1) & (area_xyxy(boxes.clamp(0, 1) * sides) > 0)
         score, boxes = score[usable], boxes[usable]
-        chosen = best_boxes(score[None], boxes[None], _CANDIDATES, OVERLAP, count)
-        kept = chosen.kept[0]
-        return (chosen.boxes[0, kept] * sides).numpy(), score[chosen.places[0, kept]].numpy()
+        selected = best_boxes(score[None], boxes[None], _CANDIDATES, NMS_THRESHOLD, count)
+        kept = selected.kept[0]
+        return (selected.boxes[0, kept] * sides).numpy(), score[selected.indices[0, kept]].numpy()
 
     @torch.inference_mode()
-    def _look(self, rgb: Image.Image) -> tuple[Tensor, Tensor]:
-        """The detector's scores (Q,) and boxes (Q, 4), in shares of the image's sides."""
-        rgb = moderate(rgb)
-        on_square = self._model.config.model_type in _ON_SQUARE
-        given = prepare_on_square(self._processor, rgb) if on_square else self._processor(rgb, return_tensors="pt")
-        seen = self._model(**given.to(self._model.device), **self._text)
-        boxes = cxcywh_to_xyxy(seen.pred_boxes[0].float().cpu())
-        if on_square:
+    def _detect(self, rgb: Image.Image) -> tuple[Tensor, Tensor]:
+        """The detector's scores (Q,) and boxes (Q, 4), normalised to [0, 1]."""
+        rgb = limit_size(rgb)
+        pads = self._model.config.model_type in _PADDED_TO_SQUARE
+        inputs = pad_to_square(self._processor, rgb) if pads else self._processor(rgb, return_tensors="pt")
+        outputs = self._model(**inputs.to(self._model.device), **self._text)
+        boxes = cxcywh_to_xyxy(outputs.pred_boxes[0].float().cpu())
+        if pads:
             boxes = boxes * (max(rgb.size) / torch.tensor([*rgb.size, *rgb.size]))
-        return class_scores(seen.logits[0].float().cpu(), self._model.config.num_labels, bool(self._text)), boxes
+        return class_scores(outputs.logits[0].float().cpu(), self._model.config.num_labels, bool(self._text)), boxes
 
 
-def moderate(rgb: Image.Image) -> Image.Image:
-    """The image, smaller where it is huge and stretched where it is a line: no share of its sides changes by that.
+def limit_size(rgb: Image.Image) -> Image.Image:
+    """Downscale a huge image and stretch an extremely narrow one; normalised boxes are unaffected.
 
-    Image processors of detectors would make a line of no height of it, or a square as large as it is long.
+    The detectors' image processors would shrink a narrow one to zero height, or pad it to a huge square.
     """
-    longest = min(max(rgb.size), _LONGEST)
+    longest = min(max(rgb.size), _MAX_SIDE)
     scale = longest / max(rgb.size)
-    width, height = (max(round(side * scale), math.ceil(longest / _ASPECT)) for side in rgb.size)
+    width, height = (max(round(side * scale), math.ceil(longest / _MAX_ASPECT)) for side in rgb.size)
     if (width, height) == rgb.size:
         return rgb
     return rgb.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
 
 
-def prepare_on_square(processor: Any, rgb: Image.Image) -> Any:
-    """What OWLv2's processor does: black below or to the right up to a square. Its own way of resizing needs scipy."""
+def pad_to_square(processor: Any, rgb: Image.Image) -> Any:
+    """OWLv2's preprocessing: pad with black on the right or at the bottom. Its processor's own resizing needs scipy."""
     square = Image.new("RGB", (max(rgb.size),) * 2)
     square.paste(rgb)
     square = square.resize((processor.size["width"], processor.size["height"]), Image.Resampling.BILINEAR)
@@ -107,9 +107,9 @@ def prepare_on_square(processor: Any, rgb: Image.Image) -> Any:
 
 
 def class_scores(logits: Tensor, classes: int, takes_words: bool) -> Tensor:
-    """The probability of the likeliest class of each box: (Q, C) to (Q,).
+    """The probability of the most probable class of each box, from logits: (Q, C) to (Q,).
 
-    A detector with one output more than it has classes tells by the last one that there is nothing.
+    A detector with one output more than it has classes uses softmax, and the last output is "no object".
     """
     if logits.shape[-1] == classes + 1 and not takes_words:
         return logits.softmax(-1)[:, :-1].amax(-1)
@@ -119,14 +119,14 @@ def class_scores(logits: Tensor, classes: int, takes_words: bool) -> Tensor:
 def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = "cpu") -> Detector:
     """The detector of a hub id, ``ID@REVISION`` or a folder, with or without the ``hf:`` of the command line.
 
-    ``words`` are for the detectors that take them; the others look for the classes that they know.
+    ``words`` are the queries of open-vocabulary detectors; the others ignore them.
     """
     model_name = name.removeprefix(PREFIX)
     name = PREFIX + model_name
     try:
         import transformers
     except ImportError:
-        raise DataError(f"{name} needs the library transformers: pip install 'phrasechain[hf]'") from None
+        raise DataError(f"{name} needs transformers: pip install 'phrasechain[hf]'") from None
     place, _, revision = (model_name, "", "") if Path(model_name).is_dir() else model_name.partition("@")
     options = {"revision": revision or "main", "trust_remote_code": False}
     with quiet_library(transformers.utils.logging), _loading(name):
@@ -140,7 +140,9 @@ def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = 
         )
         missing = sorted({key for key, _ in model.named_parameters()} & set(report["missing_keys"]))
         if missing:
-            raise DataError(f"{name} is not a trained detector: {len(missing)} weights are missing, as {missing[0]!r}")
+            raise DataError(
+                f"{name} is not a trained detector: {len(missing)} weights are missing, such as {missing[0]!r}"
+            )
         processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options) if takes_words else None
         model = model.eval().to(device)
@@ -149,9 +151,9 @@ def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = 
 
 
 def encode_words(tokenizer: Any, config: Any, words: Sequence[str]) -> dict[str, Tensor]:
-    """The words as the model takes them: OWL-ViT one query each, Grounding DINO one text with full stops."""
+    """The queries as token ids: OWL-ViT takes one query each, Grounding DINO one text separated by full stops."""
     if not words:
-        raise DataError("a detector that takes words needs at least one")
+        raise DataError("an open-vocabulary detector needs at least one word")
     plain = [" ".join(word.lower().replace(".", " ").split()) for word in words]
     if hasattr(config, "max_text_len"):
         limit = config.max_text_len
@@ -167,7 +169,7 @@ def encode_words(tokenizer: Any, config: Any, words: Sequence[str]) -> dict[str,
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Say in one line why a model cannot be loaded."""
+    """Report in one line why a model cannot be loaded."""
     try:
         yield
     except DataError:

@@ -1,6 +1,6 @@
-"""Non-maximum suppression: exact and greedy without a loop over boxes, and a soft one that only ranks.
+"""Non-maximum suppression (NMS): greedy NMS as tensor operations, and soft-NMS.
 
-Where pip found a compiler the choice among the boxes of one photo is made by nms.c, several times as fast.
+Where pip found a compiler, nms.c runs both for one photo, several times as fast.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from torch.nn import functional as F
 from phrasechain.core.boxes import iou_xyxy, pairwise_iou_xyxy
 from phrasechain.regions import nms_kernel
 
-_BLOCK = 128  # boxes that are decided together
-_ALIKE, _STEEP = 0.55, 20.0  # the overlap at which two boxes are as likely the same as not, and the slope there
+_BLOCK = 128  # boxes per round of nms
+_MIDPOINT, _SLOPE = 0.55, 20.0  # of soft-NMS's logistic decay: the IoU at which a score is halved, and the steepness
 
 
 def suppress(boxes: Tensor, threshold: float) -> Tensor:
-    """Which boxes greedy suppression keeps, when they come in order of falling score: (..., N, 4) to (..., N) bool.
+    """The mask of greedy NMS over boxes sorted by falling score, batched and exportable: (..., N, 4) to (..., N) bool.
 
-    A box goes when an earlier one that stays overlaps it by more than ``threshold``. The earliest boxes are decided
-    at once and each round decides at least one more, so that the rounds end at the greedy answer; few are needed.
+    A box is suppressed when an earlier box that is kept has an IoU above ``threshold`` with it. Computed as a fixed
+    point: each round decides at least one more box, in order, so it converges to the greedy result, usually quickly.
     """
     overlaps = iou_xyxy(boxes[..., :, None, :], boxes[..., None, :, :]) > threshold  # (..., N, N)
     earlier = overlaps.tril(-1).to(boxes.dtype)  # row i: the boxes before i that overlap it
@@ -44,9 +44,12 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
 
 
 def nms(boxes: Tensor, threshold: float, count: int) -> Tensor:
-    """The places of the first ``count`` boxes that :func:`suppress` keeps of (N, 4), without a look at those behind."""
+    """Greedy NMS of one photo: the indices of the first ``count`` boxes kept, of (N, 4) sorted by falling score.
+
+    The same result as :func:`suppress`, but it stops as soon as ``count`` boxes are kept.
+    """
     library = nms_kernel.load()
-    if library is not None and _is_plain(boxes, (len(boxes), 4)):
+    if library is not None and _fits_kernel(boxes, (len(boxes), 4)):
         return nms_kernel.nms(library, boxes, threshold, count)
     kept = torch.empty(0, dtype=torch.long, device=boxes.device)
     for start in range(0, len(boxes), _BLOCK):
@@ -60,27 +63,30 @@ def nms(boxes: Tensor, threshold: float, count: int) -> Tensor:
 
 
 def soft_nms(boxes: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The places of ``count`` boxes of (M, 4), in the order of what each still adds, and the log of how much that is.
+    """Soft-NMS of boxes (M, 4) with ``score`` logits (M,): the indices of the best ``count``, and their log scores.
 
-    A box adds σ(score) · Π (1 - σ(20 (IoU - 0.55))) over the boxes before it: the rng that it shows something, and
-    that none of those shows the same. This is Soft-NMS (Bodla et al., 2017) with a logistic decay. Falling, as each
-    turn only lowers what is left. Boxes and scores are finite.
+    Each round selects the box with the highest remaining score and decays the scores of the others by their overlap
+    with it. The score of the box selected n-th is σ(score) · Π (1 - σ(20 (IoU - 0.55))) over the n - 1 boxes before it,
+    the probability that it shows an object that none of those shows. Scores only fall, so the result is sorted.
+
+    Bodla et al. (2017) decay by 1 - IoU above a threshold, or by exp(-IoU²/σ); ours is logistic: close to 1 below an
+    IoU of 0.4 and close to 0 above 0.7, like a smooth version of hard NMS. Boxes and scores must be finite.
     """
     library = nms_kernel.load()
-    if library is not None and _is_plain(boxes, (len(boxes), 4)) and _is_plain(score, (len(boxes),)):
-        return nms_kernel.soft_nms(library, boxes, score, count, _ALIKE, _STEEP)
-    left = F.logsigmoid(score).cpu().numpy().copy()  # (M,)
-    fading = F.logsigmoid(_STEEP * (_ALIKE - pairwise_iou_xyxy(boxes, boxes))).cpu().numpy()  # (M, M)
-    places, worth = [], []
+    if library is not None and _fits_kernel(boxes, (len(boxes), 4)) and _fits_kernel(score, (len(boxes),)):
+        return nms_kernel.soft_nms(library, boxes, score, count, _MIDPOINT, _SLOPE)
+    remaining = F.logsigmoid(score).cpu().numpy().copy()  # (M,) log scores
+    log_decay = F.logsigmoid(_SLOPE * (_MIDPOINT - pairwise_iou_xyxy(boxes, boxes))).cpu().numpy()  # (M, M)
+    indices, log_scores = [], []
     for _ in range(min(count, len(boxes))):
-        best = int(left.argmax())
-        places.append(best)
-        worth.append(float(left[best]))
-        left += fading[best]
-        left[best] = -float("inf")
-    return torch.tensor(places, dtype=torch.long), torch.tensor(worth)
+        best = int(remaining.argmax())
+        indices.append(best)
+        log_scores.append(float(remaining[best]))
+        remaining += log_decay[best]
+        remaining[best] = -float("inf")
+    return torch.tensor(indices, dtype=torch.long), torch.tensor(log_scores)
 
 
-def _is_plain(tensor: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether compiled code can read a tensor; torch says what is wrong with others, or takes them."""
+def _fits_kernel(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether the compiled code can read the tensor; others take the torch path, which reports wrong shapes."""
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.shape == shape

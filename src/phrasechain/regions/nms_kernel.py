@@ -1,6 +1,6 @@
-"""The compiled loops of nms.c as functions of tensors: float32 on a CPU, of the shapes given; callers check both.
+"""Bindings of nms.c: NMS and soft-NMS on float32 CPU tensors; callers check dtype, device and shapes.
 
-:func:`load` gives ``None`` where pip found no compiler, and :mod:`phrasechain.regions.nms` then does the same in torch.
+:func:`load` gives ``None`` where pip found no compiler; :mod:`phrasechain.regions.nms` then runs in torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
 
 def load() -> ctypes.CDLL | None:
-    """The compiled library, or ``None`` where it was not built or compiled code is not wanted."""
-    return None if kernel.is_disabled() else _find()
+    """The compiled library, or ``None`` where it was not built or compiled code is disabled."""
+    return None if kernel.is_disabled() else _open()
 
 
 @cache
-def _find() -> ctypes.CDLL | None:
+def _open() -> ctypes.CDLL | None:
     library = kernel.open_library(Path(__file__).with_name("_nms"))
     if library is not None:
         library.phrasechain_nms.argtypes = [_POINTER, _INT, _FLOAT, _INT, _POINTER]
@@ -34,28 +34,26 @@ def _find() -> ctypes.CDLL | None:
 
 
 def nms(library: ctypes.CDLL, boxes: Tensor, threshold: float, count: int) -> Tensor:
-    """The places of the first ``count`` boxes of (N, 4) that greedy suppression keeps."""
+    """The indices of the first ``count`` boxes of (N, 4) that greedy NMS keeps."""
     boxes = boxes.contiguous()
-    places = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
-    found = library.phrasechain_nms(boxes.data_ptr(), len(boxes), threshold, len(places), places.data_ptr())
-    return places[: _checked(found)]
+    indices = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
+    kept = library.phrasechain_nms(boxes.data_ptr(), len(boxes), threshold, len(indices), indices.data_ptr())
+    return indices[: _checked(kept)]
 
 
 def soft_nms(
-    library: ctypes.CDLL, boxes: Tensor, score: Tensor, count: int, alike: float, steep: float
+    library: ctypes.CDLL, boxes: Tensor, score: Tensor, count: int, midpoint: float, slope: float
 ) -> tuple[Tensor, Tensor]:
-    """The places of ``count`` boxes of (M, 4) by what each adds, and the log of how much that is."""
+    """The indices of ``count`` boxes of (M, 4) in the order of soft-NMS, and their log scores."""
     boxes, score = boxes.contiguous(), score.contiguous()
-    places = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
-    worth = boxes.new_empty(len(places))
-    found = library.phrasechain_soft_nms(
-        boxes.data_ptr(), score.data_ptr(), len(boxes), len(places), alike, steep, places.data_ptr(), worth.data_ptr()
-    )
-    _checked(found)
-    return places, worth
+    indices = boxes.new_empty(min(count, len(boxes)), dtype=torch.long)
+    log_scores = boxes.new_empty(len(indices))
+    inputs = boxes.data_ptr(), score.data_ptr(), len(boxes), len(indices), midpoint, slope
+    _checked(library.phrasechain_soft_nms(*inputs, indices.data_ptr(), log_scores.data_ptr()))
+    return indices, log_scores
 
 
-def _checked(found: int) -> int:
-    if found < 0:
-        raise MemoryError("choosing among the boxes of a photo could not get its working memory")
-    return found
+def _checked(count: int) -> int:
+    if count < 0:
+        raise MemoryError("non-maximum suppression: out of memory")
+    return count

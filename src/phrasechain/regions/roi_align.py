@@ -1,7 +1,7 @@
-"""RoIAlign (He et al., 2017): the average of bilinear samples in each cell of a grid laid over a box.
+"""RoIAlign (He et al., 2017): each cell of a grid over the box averages bilinear samples of the feature map.
 
-Bilinear sampling on a regular grid is separable, so that a region is two small matrix products, one along the rows
-and one along the columns of the map, instead of thousands of gathered values.
+Bilinear sampling on a regular grid is separable: a region is two small matrix products, one along the rows and one
+along the columns of the map, instead of thousands of gathers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SAMPLES = 4  # along each side of a cell
 
 
 def roi_align(maps: Tensor, boxes: Tensor, cells: int) -> Tensor:
-    """Pool boxes (B, K, 4), in shares of the image's sides, from maps (B, C, H, W): (B, K, cells, cells, C)."""
+    """Pool boxes (B, K, 4), normalised to [0, 1], from maps (B, C, H, W): (B, K, cells, cells, C)."""
     B, C, H, W = maps.shape
     K = boxes.shape[1]
     rows = sampling_weights(boxes[..., 1], boxes[..., 3], cells, H)  # (B, K, cells, H)
@@ -24,10 +24,10 @@ def roi_align(maps: Tensor, boxes: Tensor, cells: int) -> Tensor:
 
 
 def sampling_weights(start: Tensor, end: Tensor, cells: int, size: int) -> Tensor:
-    """How much each of the ``size`` positions of an axis adds to each cell of [start, end).
+    """The weight of each of the ``size`` positions of an axis in each cell of [start, end).
 
     (...) to (..., cells, size). Positions lie at the centres (i + ½) / size; samples beyond the first or the last
-    centre take its value.
+    centre take its value (clamping).
     """
     steps = (torch.arange(cells * SAMPLES, device=start.device, dtype=start.dtype) + 0.5) / (cells * SAMPLES)
     points = start[..., None] + (end - start)[..., None] * steps  # (..., cells · SAMPLES)
