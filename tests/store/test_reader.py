@@ -117,7 +117,7 @@ def test_an_absent_image_is_named(tmp_path: Path):
     write(tmp_path / "s", [make_regions("a")])
     store = FeatureStore.open(tmp_path / "s")
     for read in (store.__getitem__, lambda image: store.read_batch([image])):
-        with pytest.raises(DataError, match="no image 'b' among the 1"):
+        with pytest.raises(DataError, match="the store has no image 'b'"):
             read("b")
 
 

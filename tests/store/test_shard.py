@@ -44,8 +44,8 @@ def forge(folder: Path, change: dict, values: dict | None = None) -> None:
     ("change", "words"),
     [
         ({"boxes": {"data_offsets": [-32, 0]}}, "data_offsets"),
-        ({"boxes": {"data_offsets": [2**63, 2**63 + 32]}}, "overlap or leave holes"),
-        ({"boxes": {"data_offsets": [0, 32]}}, "overlap or leave holes"),
+        ({"boxes": {"data_offsets": [2**63, 2**63 + 32]}}, "overlap or leave gaps"),
+        ({"boxes": {"data_offsets": [0, 32]}}, "overlap or leave gaps"),
         ({"boxes": {"data_offsets": [32, 0]}}, "do not fit"),
         ({"boxes": {"data_offsets": "ab"}}, "no data_offsets"),
         ({"boxes": {"data_offsets": [0.0, 32.0]}}, "no data_offsets"),

@@ -123,7 +123,7 @@ def test_going_on_with_another_kind_of_features_is_refused(tmp_path: Path, info:
 
 def test_other_folders_are_left_alone(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("all of it")
-    with pytest.raises(DataError, match="not empty"):
+    with pytest.raises(DataError, match="a non-empty folder that is not a region store"):
         StoreWriter(tmp_path, INFO)
     with pytest.raises(DataError, match="cannot write a store there"):
         StoreWriter(tmp_path / "thesis.tex", INFO)
@@ -218,7 +218,7 @@ def test_parts_that_do_not_fit_do_not_merge(tmp_path: Path):
     write(tmp_path / "other", [make_regions("b")], replace(INFO, extractor="another"))
     with pytest.raises(DataError, match=r"image 'a' is also in .*one"):
         merge_stores([tmp_path / "one", tmp_path / "same"], tmp_path / "whole")
-    with pytest.raises(DataError, match="another extractor"):
+    with pytest.raises(DataError, match="its extractor, dimension or dtype differs"):
         merge_stores([tmp_path / "one", tmp_path / "other"], tmp_path / "whole")
     with pytest.raises(DataError, match="no stores"):
         merge_stores([], tmp_path / "whole")

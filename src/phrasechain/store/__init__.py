@@ -1,1 +1,1 @@
-"""Region features on disk: memory-mapped, checked, resumable."""
+"""Region features on disk: memory-mapped shards with checksums, written resumably."""

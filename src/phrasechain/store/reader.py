@@ -1,7 +1,7 @@
-"""Region features on disk: random access by image id, memory-mapped, safe for many processes.
+"""Reading a region store: random access by image id, memory-mapped, safe for many processes.
 
-A store is a folder: ``store.json`` says what holds for every image, ``shards.jsonl`` has one line per complete shard,
-and the shards are safetensors files. docs/features.md describes it exactly; ``store_writer`` writes it.
+A store is a folder: ``store.json`` is the header, the manifest ``shards.jsonl`` has one line per complete shard, and
+the shards are safetensors files. docs/features.md specifies the format; ``store/writer.py`` writes it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import read_bounded, reason
+from phrasechain.core.json_lines import parse_json_at
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Regions
-from phrasechain.store.shard import Shard, ShardArrays, StoreInfo, map_shard, parse_json, read_shard
+from phrasechain.store.shard import Shard, ShardArrays, StoreInfo, map_shard, read_shard
 
 STORE_FORMAT = "phrasechain-store"
 VERSION = 1
@@ -37,7 +38,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """A line of ``shards.jsonl``: a shard that is complete and on the disk."""
+    """A line of the manifest: a shard that is complete and synced to disk."""
 
     file: str
     bytes: int
@@ -47,7 +48,7 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a finished store must hold."""
+    """The counts that a finished store declares in its header."""
 
     shards: int
     images: int
@@ -55,7 +56,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class RegionBatch:
-    """The regions of several images, one after the other: image n has the rows ``offsets[n]`` to ``offsets[n + 1]``."""
+    """The regions of several images, concatenated: image n has the rows ``offsets[n]`` to ``offsets[n + 1]``."""
 
     images: tuple[str, ...]  # N ids
     sizes: NDArray[np.int32]  # (N, 2): width, height
@@ -66,11 +67,11 @@ class RegionBatch:
 
 
 class FeatureStore:
-    """A store that is open for reading.
+    """A store opened for reading.
 
-    ``store[image_id]`` gives :class:`~phrasechain.core.schema.Regions` whose arrays are read-only views into the mapped
-    file (copy what is kept or changed); :meth:`read_batch` copies many images at once. A store may be used by forked
-    processes and threads, and sent to spawned ones: what is pickled is the path, and the receiver opens it again.
+    ``store[image_id]`` gives :class:`~phrasechain.core.schema.Regions` whose arrays are read-only views of the
+    memory-mapped file (copy them before changing them); :meth:`read_batch` copies many images at once. A store can be
+    shared by threads and forked processes, and pickled: only the path is sent, and the receiver opens it again.
     """
 
     def __init__(self, path: Path, info: StoreInfo, records: Sequence[ShardRecord], is_finished: bool) -> None:
@@ -88,9 +89,9 @@ class FeatureStore:
 
     @classmethod
     def open(cls, path: Path | str, *, partial: bool = False) -> FeatureStore:
-        """Open a store and check its structure: sizes, headers and counts, not the checksums (:meth:`verify`).
+        """Open a store and validate its structure: sizes, headers and counts, but not the checksums (:meth:`verify`).
 
-        A store whose writing was not finished is refused, unless ``partial`` asks for the images that are complete.
+        An unfinished store is refused unless ``partial``, which gives the images written so far.
         """
         path = Path(path)
         info, totals = read_header(path)
@@ -98,7 +99,7 @@ class FeatureStore:
         if totals is None and not partial:
             count = sum(record.images for record in records)
             raise DataError(
-                f"{path}: the store is unfinished, {count} images so far; run the command that writes it once more"
+                f"{path}: the store is unfinished, {count} images so far; run the command that writes it again"
             )
         if totals is not None and totals != Totals(len(records), sum(record.images for record in records)):
             raise DataError(
@@ -139,8 +140,8 @@ class FeatureStore:
     def read_batch(self, images: Sequence[str], out: NDArray[np.floating] | None = None) -> RegionBatch:
         """Copy the regions of many images into contiguous arrays.
 
-        ``out``, if given, is a buffer for the features, (rows, D) of the store's type with enough rows (pinned memory,
-        or one that is used again): the batch's features are then its first rows.
+        ``out``, if given, is a buffer for the features (pinned or reused memory), (rows, D) of the store's dtype with
+        enough rows: the batch's features are then its first rows.
         """
         places = [self._place(image) for image in images]
         bounds = [(int(shard.offsets[row]), int(shard.offsets[row + 1])) for shard, row in places]
@@ -162,7 +163,7 @@ class FeatureStore:
         return RegionBatch(tuple(images), sizes, offsets, boxes, features, objectness)
 
     def damaged(self) -> Iterator[str]:
-        """Read every shard and compare its SHA-256 with the manifest; say what is wrong with those that differ."""
+        """Compare the SHA-256 of every shard with the manifest; yields one message per shard that is damaged."""
         for record in track(self._records, len(self._records), "Verifying shards"):
             path = self.path / record.file
             try:
@@ -182,7 +183,7 @@ class FeatureStore:
     def _place(self, image: str) -> tuple[Shard, int]:
         place = self._places.get(image)
         if place is None:
-            raise DataError(f"{self.path}: no image {image!r} among the {len(self)} of the store")
+            raise DataError(f"{self.path}: the store has no image {image!r} ({len(self)} images)")
         return place
 
     def _feature_buffer(self, regions: int, out: NDArray[np.floating] | None) -> NDArray[np.floating]:
@@ -196,11 +197,11 @@ class FeatureStore:
 
 
 def read_header(path: Path) -> tuple[StoreInfo, Totals | None]:
-    """What ``store.json`` says, and the totals if the store is finished."""
+    """Parse ``store.json``: the store's info, and the totals if it is finished."""
     file = path / HEADER_NAME
     if not file.is_file():
         raise DataError(f"{path}: not a region store, it has no {HEADER_NAME}; see phrasechain import-features")
-    header = parse_json(read_bounded(file, _MAX_HEADER_BYTES), str(file))
+    header = parse_json_at(str(file), read_bounded(file, _MAX_HEADER_BYTES))
     if not isinstance(header, dict) or header.pop("format", None) != STORE_FORMAT:
         raise DataError(f"{file}: not the header of a region store")
     version = header.pop("version", None)
@@ -228,7 +229,7 @@ def encode_header(info: StoreInfo, totals: Totals | None) -> bytes:
 def read_manifest(path: Path) -> tuple[list[ShardRecord], int]:
     """The complete shards, and the length of the manifest in bytes up to the last complete line.
 
-    A last line without its end was being written when the writer was killed: its shard does not count.
+    A last line without a newline was being written when the writer was killed: its shard does not count.
     """
     file = path / MANIFEST_NAME
     if not file.exists():
@@ -249,7 +250,7 @@ def shard_name(number: int) -> str:
 
 def _record(line: bytes, number: int, file: Path) -> ShardRecord:
     where = f"{file}:{number + 1}"
-    entry = parse_json(line, where)
+    entry = parse_json_at(where, line)
     if not isinstance(entry, dict) or entry.keys() != {field.name for field in fields(ShardRecord)}:
         raise DataError(f"{where}: not the record of a shard; write the store again")
     record = ShardRecord(**entry)
@@ -264,14 +265,14 @@ def _record(line: bytes, number: int, file: Path) -> ShardRecord:
 def _checked_shard(path: Path, record: ShardRecord, info: StoreInfo) -> Shard:
     shard = read_shard(path / record.file, info)
     if shard.file_bytes != record.bytes or len(shard.images) != record.images:
-        raise DataError(f"{shard.path}: does not have the size that {MANIFEST_NAME} says; write the store again")
+        raise DataError(f"{shard.path}: does not have the size given in {MANIFEST_NAME}; write the store again")
     return shard
 
 
-def _names(shard: Shard, places: NDArray[np.int32]) -> tuple[str, ...]:
-    if (places < 0).any() or (places >= len(shard.vocabulary)).any():
+def _names(shard: Shard, indices: NDArray[np.int32]) -> tuple[str, ...]:
+    if (indices < 0).any() or (indices >= len(shard.vocabulary)).any():
         raise DataError(f"{shard.path}: a region's class name is not in the list of names")
-    return tuple(shard.vocabulary[place] for place in places.tolist())
+    return tuple(shard.vocabulary[index] for index in indices.tolist())
 
 
 def _reopen(path: Path, partial: bool) -> FeatureStore:

@@ -1,7 +1,7 @@
-"""What a region store says about itself, and one shard of it: a safetensors file that is checked before it is mapped.
+"""A store's metadata, and one shard of it: a safetensors file, validated before it is memory-mapped.
 
-docs/features.md describes the format. Headers come from strangers: every name, type, shape and offset is compared
-with the only layout that fits, before a byte of the data is touched.
+docs/features.md specifies the format. Headers are untrusted: every name, dtype, shape and offset must match the one
+valid layout before any data is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import reason
-from phrasechain.core.json_lines import parse_json as parse_line
+from phrasechain.core.json_lines import parse_json_at
 from phrasechain.core.schema import Regions
 
 BOX_CONVENTION = "x0 y0 x1 y1, continuous, 0-based, half-open, pixels of the image as displayed"
@@ -31,15 +31,15 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library as well
 DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 _TAGS = {np.dtype("<f2"): "F16", np.dtype("<f4"): "F32", np.dtype("<i4"): "I32", np.dtype("<i8"): "I64"}
 
-Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # tensor name → dtype, shape
+TensorLayout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # tensor name → dtype, shape
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What holds for every image of a store.
+    """The metadata of a store, common to all its images.
 
-    ``weights_sha256`` names the extractor's weights; it is ``None`` where nobody knows them (imported features).
-    ``has_objectness`` and ``has_names`` say which optional parts every image carries.
+    ``weights_sha256`` is the hash of the extractor's weights, ``None`` where they are unknown (imported features).
+    ``has_objectness`` and ``has_names`` say which optional arrays every image has.
     """
 
     dimension: int  # D
@@ -67,7 +67,7 @@ class StoreInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """The index of one shard: small, in memory, checked."""
+    """The validated index of one shard, in memory."""
 
     path: Path
     file_bytes: int
@@ -75,23 +75,23 @@ class Shard:
     offsets: NDArray[np.int64]  # (N + 1,): image n has the regions offsets[n] … offsets[n + 1]
     sizes: NDArray[np.int32]  # (N, 2): width, height
     vocabulary: tuple[str, ...]  # the class names
-    layout: Layout
+    layout: TensorLayout
     starts: dict[str, int]  # tensor name → first byte in the file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardArrays:
-    """Read-only views into the mapped file; the map lives as long as one of them."""
+    """Read-only views of the memory-mapped file; the mapping lives as long as one of them."""
 
     boxes: NDArray[np.float32]  # (R, 4)
     features: NDArray[np.floating]  # (R, D)
     objectness: NDArray[np.float32] | None  # (R,)
-    names: NDArray[np.int32] | None  # (R,): places in the vocabulary
+    names: NDArray[np.int32] | None  # (R,): indices into the vocabulary
 
 
-def shard_layout(info: StoreInfo, images: int, regions: int) -> Layout:
+def shard_layout(info: StoreInfo, images: int, regions: int) -> TensorLayout:
     """The tensors of a shard with N images and R regions."""
-    layout: Layout = {
+    layout: TensorLayout = {
         "offsets": (np.dtype("<i8"), (images + 1,)),
         "sizes": (np.dtype("<i4"), (images, 2)),
         "boxes": (np.dtype("<f4"), (regions, 4)),
@@ -105,7 +105,7 @@ def shard_layout(info: StoreInfo, images: int, regions: int) -> Layout:
 
 
 def encode_shard(images: Sequence[Regions], info: StoreInfo) -> bytes:
-    """The bytes of a shard. The images are checked and cast already (``StoreWriter.add``)."""
+    """The bytes of a shard. The images are already validated and cast (``StoreWriter.add``)."""
     tensors: dict[str, NDArray[Any]] = {
         "offsets": np.cumsum([0, *(len(regions.boxes) for regions in images)], dtype="<i8"),
         "sizes": np.array([(regions.width, regions.height) for regions in images], dtype="<i4"),
@@ -117,14 +117,14 @@ def encode_shard(images: Sequence[Regions], info: StoreInfo) -> bytes:
         tensors["objectness"] = np.concatenate([r.objectness for r in images if r.objectness is not None])
     if info.has_names:
         names = [name for regions in images for name in regions.names or ()]
-        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        tensors["names"] = np.array([places[name] for name in names], dtype="<i4")
-        metadata["names"] = json.dumps(list(places), ensure_ascii=False)
+        index = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        tensors["names"] = np.array([index[name] for name in names], dtype="<i4")
+        metadata["names"] = json.dumps(list(index), ensure_ascii=False)
     return save(tensors, metadata)
 
 
 def read_shard(path: Path, info: StoreInfo) -> Shard:
-    """Read and check the index of a shard; the boxes and features are not touched."""
+    """Read and validate the index of a shard; boxes and features are not read."""
     try:
         with path.open("rb") as file:
             return _read_shard(file, path, info)
@@ -133,7 +133,7 @@ def read_shard(path: Path, info: StoreInfo) -> Shard:
 
 
 def map_shard(shard: Shard) -> ShardArrays:
-    """Map a shard into memory, read-only."""
+    """Memory-map a shard, read-only."""
     try:
         with shard.path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -154,20 +154,12 @@ def map_shard(shard: Shard) -> ShardArrays:
     )
 
 
-def parse_json(data: bytes, where: str) -> Any:
-    """JSON from a stranger; anything wrong with it is one line that begins with ``where``."""
-    try:
-        return parse_line(data)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None
-
-
 def _read_shard(file: BinaryIO, path: Path, info: StoreInfo) -> Shard:
     file_bytes = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if file_bytes < 8 or length > min(MAX_HEADER_BYTES, file_bytes - 8):
         raise DataError(f"{path}: not a shard of a region store, or cut short: its header does not fit")
-    header = parse_json(file.read(length), str(path))
+    header = parse_json_at(str(path), file.read(length))
     if not isinstance(header, dict):
         raise DataError(f"{path}: the shard's header is not an object")
     metadata = header.pop("__metadata__", None)
@@ -183,22 +175,22 @@ def _read_shard(file: BinaryIO, path: Path, info: StoreInfo) -> Shard:
 
     offsets, sizes = read("offsets"), read("sizes")
     counts = np.diff(offsets)
-    # Each offset is held in [0, R] first, so that no difference can overflow.
+    # Offsets are checked to lie in [0, R] first, so that no difference can overflow.
     regions = layout["boxes"][1][0]
     inside = (offsets >= 0).all() and (offsets <= regions).all()
     if not inside or offsets[0] != 0 or offsets[-1] != regions or (counts < 1).any():
-        raise DataError(f"{path}: the offsets of the images do not rise from 0 to the number of regions ({regions})")
+        raise DataError(f"{path}: the image offsets do not increase from 0 to the number of regions ({regions})")
     if (sizes < 1).any():
         raise DataError(f"{path}: an image has a width or height below 1")
     return Shard(path, file_bytes, images, offsets, sizes, vocabulary, layout, starts)
 
 
 def _texts(metadata: Any, key: str, path: Path) -> tuple[str, ...]:
-    """A list of texts, which the metadata of a safetensors file can only hold as JSON within a text."""
+    """A list of strings; safetensors metadata maps strings to strings, so it is stored as JSON."""
     packed = metadata.get(key) if isinstance(metadata, dict) else None
     if not isinstance(packed, str):
         raise DataError(f"{path}: the shard's metadata has no {key!r}")
-    texts = parse_json(packed.encode("utf-8", "replace"), f"{path}: metadata {key!r}")
+    texts = parse_json_at(f"{path}: metadata {key!r}", packed.encode("utf-8", "replace"))
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{path}: the shard's metadata {key!r} is not a list of texts")
     return tuple(texts)
@@ -212,8 +204,10 @@ def _count_regions(header: dict[str, Any], path: Path) -> int:
     return shape[0]
 
 
-def _check_layout(header: dict[str, Any], layout: Layout, base: int, file_bytes: int, path: Path) -> dict[str, int]:
-    """Where each tensor starts; the header must hold exactly this layout, without holes, up to the end of the file."""
+def _check_layout(
+    header: dict[str, Any], layout: TensorLayout, base: int, file_bytes: int, path: Path
+) -> dict[str, int]:
+    """The start of each tensor; the header must match the layout exactly, without gaps, up to the end of the file."""
     if header.keys() != layout.keys():
         raise DataError(f"{path}: the shard holds {_list(header)} where the store needs {_list(layout)}")
     spans: list[tuple[int, int]] = []
@@ -231,7 +225,7 @@ def _check_layout(header: dict[str, Any], layout: Layout, base: int, file_bytes:
     ordered = sorted(spans)
     ends = [0, *(end for _, end in ordered)]
     if any(start != end for (start, _), end in zip(ordered, ends, strict=False)):
-        raise DataError(f"{path}: the shard's tensors overlap or leave holes")
+        raise DataError(f"{path}: the shard's tensors overlap or leave gaps")
     if base + ends[-1] != file_bytes:
         raise DataError(f"{path}: the shard is cut short or too long: {file_bytes} bytes, not {base + ends[-1]}")
     return {name: base + start for name, (start, _) in zip(layout, spans, strict=True)}

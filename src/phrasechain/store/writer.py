@@ -1,4 +1,4 @@
-"""Writing a region store: resumable, one writer at a time, killed at any moment without losing a finished shard."""
+"""Writing a region store: resumable, one writer at a time, and safe to kill at any moment."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _MAX_SIDE = 2**31 - 1
 
 @dataclass(slots=True)
 class _Progress:
-    """What is on the disk and what waits in memory; replaced in one step, so that an interrupt finds both agreeing."""
+    """What is on disk and what is buffered; replaced in one assignment, so an interrupt finds them consistent."""
 
     written: Totals
     manifest_bytes: int
-    waiting: list[Regions] = field(default_factory=list)
-    waiting_bytes: int = 0
+    buffer: list[Regions] = field(default_factory=list)
+    buffer_bytes: int = 0
 
 
 class StoreWriter:
-    """Writes a store, or goes on with one that exists.
+    """Writes a store, or resumes one that exists.
 
     >>> import tempfile
     >>> from phrasechain.store.reader import FeatureStore
@@ -58,8 +58,8 @@ class StoreWriter:
     >>> FeatureStore.open(folder)["1000"].boxes
     array([[ 0.,  0., 20., 10.]], dtype=float32)
 
-    Images gather in memory until a shard is full (``shard_bytes``); a kill loses those and nothing else. Leaving the
-    ``with`` block writes the last shard, also after an exception; only :meth:`finish` declares the store complete.
+    Images are buffered in memory until a shard is full (``shard_bytes``); a kill loses those and nothing else. Leaving
+    the ``with`` block writes the last shard, also after an exception; only :meth:`finish` marks the store as complete.
     """
 
     def __init__(self, path: Path | str, info: StoreInfo, shard_bytes: int = SHARD_BYTES) -> None:
@@ -106,23 +106,23 @@ class StoreWriter:
         return image in self._images
 
     def add(self, regions: Regions) -> bool:
-        """Add an image; ``False`` if the store has its id already (the first one stays).
+        """Add an image; ``False`` if the store already has its id (the first one is kept).
 
-        Features are cast to the store's type; what does not fit it, or is not finite, is a ``DataError``.
+        Features are cast to the store's dtype; values that overflow it or are not finite are a ``DataError``.
         """
         if regions.image in self._images:
             return False
-        ready = _ready(regions, self.info)
-        self._images.add(ready.image)
-        self._progress.waiting.append(ready)
-        self._progress.waiting_bytes += _weight(ready)
-        if self._progress.waiting_bytes >= self._shard_bytes:
+        valid = _validated(regions, self.info)
+        self._images.add(valid.image)
+        self._progress.buffer.append(valid)
+        self._progress.buffer_bytes += _estimated_bytes(valid)
+        if self._progress.buffer_bytes >= self._shard_bytes:
             self.flush()
         return True
 
     def flush(self) -> None:
-        """Write the images that wait in memory as a shard, even if it is small."""
-        if not self._progress.waiting:
+        """Write the buffered images as a shard, even a small one."""
+        if not self._progress.buffer:
             return
         with disk_errors(self.path):
             self._write_shard()
@@ -131,7 +131,7 @@ class StoreWriter:
         if self._is_finished:
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, None))
             self._is_finished = False
-        written, images = self._progress.written, self._progress.waiting
+        written, images = self._progress.written, self._progress.buffer
         data = encode_shard(images, self.info)
         name = shard_name(written.shards)
         write_atomically(self.path / name, data)
@@ -140,14 +140,14 @@ class StoreWriter:
         self._progress = _Progress(Totals(written.shards + 1, written.images + len(images)), end)
 
     def finish(self) -> None:
-        """Write what waits and declare the store complete."""
+        """Flush, and mark the store as complete."""
         self.flush()
         with disk_errors(self.path):
             write_atomically(self.path / HEADER_NAME, encode_header(self.info, self._progress.written))
         self._is_finished = True
 
     def close(self) -> None:
-        """Write what waits and let other writers in; the store is as finished as it was declared."""
+        """Flush and release the lock; this does not mark the store as complete."""
         try:
             self.flush()
         finally:
@@ -155,18 +155,18 @@ class StoreWriter:
 
 
 def merge_stores(sources: Sequence[Path | str], target: Path | str, shard_bytes: int = SHARD_BYTES) -> int:
-    """Copy several finished stores (the parts that several machines wrote) into one; return the number of images.
+    """Merge several finished stores (such as those of several machines) into one; returns the number of images.
 
-    The sources must agree on everything in their headers and share no image; their checksums are verified. A merge
-    that was interrupted goes on where it stopped when it is run again.
+    The sources must have equal headers and no image in common; their checksums are verified. An interrupted merge
+    resumes when it is run again.
     """
     stores = [FeatureStore.open(source) for source in sources]
     if not stores:
-        raise DataError("there are no stores to merge")
+        raise DataError("no stores to merge; give at least one")
     owner: dict[str, Path] = {}
     for store in stores:
         if store.info != stores[0].info:
-            raise DataError(f"{store.path}: another extractor, dimension or type than {stores[0].path}")
+            raise DataError(f"{store.path}: its extractor, dimension or dtype differs from {stores[0].path}")
         for image in store:
             if image in owner:
                 raise DataError(f"{store.path}: image {image!r} is also in {owner[image]}")
@@ -182,15 +182,15 @@ def merge_stores(sources: Sequence[Path | str], target: Path | str, shard_bytes:
 
 
 def _refuse_other_folder(path: Path) -> None:
-    """Leave a folder alone that holds something else than a store, or what is left of one that was begun."""
+    """Refuse a folder with other files in it than a store, or the leftovers of one that was begun."""
     if not path.is_dir() or (path / HEADER_NAME).exists():
         return
     if any(file.name != LOCK_NAME and file.suffix != ".tmp" for file in path.iterdir()):
-        raise DataError(f"{path}: a folder that is no region store and not empty; choose another name")
+        raise DataError(f"{path}: a non-empty folder that is not a region store; choose another name")
 
 
 def _write_line(path: Path, line: str, start: int) -> int:
-    """Write a line at byte ``start``, the end of the complete ones: what an attempt cut short left there goes."""
+    """Write a line at byte ``start``, the end of the complete lines, over what an interrupted write left there."""
     path.touch()
     with path.open("r+b") as file:
         file.truncate(start)
@@ -201,19 +201,19 @@ def _write_line(path: Path, line: str, start: int) -> int:
         return file.tell()
 
 
-def _weight(regions: Regions) -> int:
-    """About how many bytes an image adds to a shard; texts count for their worst case in the header."""
+def _estimated_bytes(regions: Regions) -> int:
+    """About how many bytes an image adds to a shard; strings count with their worst case in the header."""
     arrays = regions.boxes.nbytes + regions.features.nbytes
     return arrays + 8 * sum(len(text) for text in (regions.image, *(regions.names or ())))
 
 
-def _ready(regions: Regions, info: StoreInfo) -> Regions:
-    """The checked image, with arrays of its own in the store's types."""
+def _validated(regions: Regions, info: StoreInfo) -> Regions:
+    """The validated image, its arrays copied to the store's dtypes."""
     _check_text(regions.image, "an image id")
     what = f"image {regions.image!r}: its"
     if not all(1 <= side <= _MAX_SIDE and side == int(side) for side in (regions.width, regions.height)):
         raise DataError(f"{what} size {regions.width} × {regions.height} is not in whole pixels")
-    boxes = _ready_boxes(regions.boxes, f"{what} boxes")
+    boxes = _validated_boxes(regions.boxes, f"{what} boxes")
     features = _cast(regions.features, DTYPES[info.dtype], f"{what} features")
     if features.shape != (len(boxes), info.dimension):
         raise DataError(f"{what} features have shape {features.shape}, not ({len(boxes)}, {info.dimension})")
@@ -231,7 +231,7 @@ def _ready(regions: Regions, info: StoreInfo) -> Regions:
     return Regions(regions.image, int(regions.width), int(regions.height), boxes, features, objectness, names)
 
 
-def _ready_boxes(values: Any, what: str) -> NDArray[np.float32]:
+def _validated_boxes(values: Any, what: str) -> NDArray[np.float32]:
     boxes = _cast(values, np.dtype("<f4"), what)
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise DataError(f"{what} have shape {boxes.shape}, not (regions, 4)")
@@ -246,7 +246,7 @@ def _ready_boxes(values: Any, what: str) -> NDArray[np.float32]:
 
 def _check_text(text: Any, what: str) -> None:
     if not is_name(text):
-        raise DataError(f"{what} must be a printable text of 1 to {NAME_LIMIT} signs, not {str(text)[:80]!r}")
+        raise DataError(f"{what} must be a printable text of 1 to {NAME_LIMIT} characters, not {str(text)[:80]!r}")
 
 
 def _optional(part: Any, is_wanted: bool, what: str) -> Any:
@@ -256,7 +256,7 @@ def _optional(part: Any, is_wanted: bool, what: str) -> Any:
 
 
 def _cast(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
-    """A copy in the stored type; NaN, infinity and what would become infinity are refused."""
+    """A copy in the stored dtype; NaN, infinity and values that would overflow are refused."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
         raise DataError(f"{what} are {array.dtype}, not numbers")

@@ -45,7 +45,7 @@ def test_ban_files_with_the_same_number_of_regions_everywhere(tmp_path: Path):
         ({"pos_boxes": np.array([[0, 2]])}, r"\[1\]: row 1 does not exist, there are 1"),
         ({"pos_boxes": np.zeros((2, 2))}, "whole numbers"),
         ({"pos_boxes": None}, "do not fit each other"),
-        ({"image_bb": np.zeros((6, 5))}, "last side must be 4"),
+        ({"image_bb": np.zeros((6, 5))}, "last dimension must be 4"),
         ({"image_features": np.zeros((5, 3))}, "do not fit each other"),
         ({"image_features": np.array([b"a"] * 6)}, "not an array of numbers"),
         ({"spatial_features": np.zeros((6, 6))}, "do not agree on the width"),

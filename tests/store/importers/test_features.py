@@ -83,7 +83,7 @@ def test_the_door_says_what_it_needs(tmp_path: Path):
 
 def test_a_folder_that_is_no_store_is_not_a_broken_image(tmp_path: Path):
     (tmp_path / "a.tsv").write_bytes(tsv_bytes(IMAGES))
-    with pytest.raises(DataError, match="no region store and not empty"):
+    with pytest.raises(DataError, match="non-empty folder that is not a region store"):
         import_features([tmp_path / "a.tsv"], tmp_path, on_error="skip")
 
 
@@ -123,6 +123,6 @@ def test_a_folder_that_holds_something_else_stays_as_it_is(tmp_path: Path):
     (tmp_path / "a.tsv").write_bytes(tsv_bytes(IMAGES))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
-    with pytest.raises(DataError, match="photos: a folder that is no region store and not empty"):
+    with pytest.raises(DataError, match="photos: a non-empty folder that is not a region store"):
         import_features([tmp_path / "a.tsv"], tmp_path / "photos")
     assert [file.name for file in (tmp_path / "photos").iterdir()] == ["a.jpg"]

@@ -76,7 +76,7 @@ def test_a_cut_gzip_file_keeps_what_came_before(tmp_path: Path):
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(tsv_bytes(IMAGES))[:-9])
     report = import_features([tmp_path / "a.tsv.gz"], tmp_path / "s", on_error="skip")
     assert report.skipped == 1
-    assert "cut or damaged" in report.problems[0]
+    assert "truncated or damaged" in report.problems[0]
     assert report.written >= 1
 
 

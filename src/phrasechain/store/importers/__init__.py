@@ -1,1 +1,1 @@
-"""Region features of other tools, as a store."""
+"""Importers: region features of other tools to a store."""

@@ -1,8 +1,8 @@
 """BAN's HDF5: the regions of all images in a few large arrays, and a pickle from image id to row.
 
-``image_features`` (R, D), ``image_bb`` (R, 4), ``spatial_features`` (R, 6) and ``pos_boxes`` (N, 2), the first and
-last + 1 region of each image; or, with the same number of regions K everywhere, (N, K, D), (N, K, 4) and (N, K, 6)
-without ``pos_boxes``. There are no image sizes: ``spatial_features`` are x0/W, y0/H, x1/W, y1/H, w/W, h/H, so that
+``image_features`` (R, D), ``image_bb`` (R, 4), ``spatial_features`` (R, 6) and ``pos_boxes`` (N, 2), the region range
+[start, end) of each image; or, with K regions in every image, (N, K, D), (N, K, 4) and (N, K, 6) without
+``pos_boxes``. Image sizes are not stored: ``spatial_features`` are x0/W, y0/H, x1/W, y1/H, w/W, h/H, so
 W = x1 / (x1/W), and H likewise.
 """
 
@@ -23,12 +23,12 @@ from phrasechain.store.importers.plain_pickle import read_plain_pickle
 from phrasechain.store.writer import MAX_REGIONS
 
 MAX_IMAGES = 10_000_000
-MAX_VALUES = 1 << 26  # of one image, and of a piece that HDF5 reads at once
+MAX_VALUES = 1 << 26  # of one image, and of an HDF5 chunk
 _WIDTHS = {"image_features": None, "image_bb": 4, "spatial_features": 6}
 
 
 def open_ban(files: Sequence[Path], ids: Sequence[Path] = ()) -> EntrySource:
-    """The images of HDF5 files, each with its pickle of ids: given in the same order, or NAME_imgid2idx.pkl beside."""
+    """The images of HDF5 files, each with its pickle of ids: from ``ids`` in order, or NAME_imgid2idx.pkl beside it."""
     if ids and len(ids) != len(files):
         raise DataError(f"{len(files)} HDF5 files but {len(ids)} pickles of ids: give one --ids for each file")
     pickles = ids or [file.with_name(f"{file.stem}_imgid2idx.pkl") for file in files]
@@ -50,24 +50,24 @@ def read_ids(path: Path) -> list[tuple[str, int]]:
     return sorted(((str(image), row) for image, row in ids.items()), key=lambda pair: pair[1])
 
 
-def image_size(boxes: NDArray[np.floating], spatial: NDArray[np.floating]) -> tuple[int, int]:
-    """Width and height of an image from its boxes in pixels and the same boxes as shares of the image.
+def infer_image_size(boxes: NDArray[np.floating], spatial: NDArray[np.floating]) -> tuple[int, int]:
+    """Width and height of an image from its boxes in pixels and the same boxes normalised to [0, 1].
 
     >>> boxes = np.array([[0, 0, 100, 50], [10, 20, 499, 332]], np.float32)
     >>> spatial = boxes / np.array([500, 333, 500, 333], np.float32)
-    >>> image_size(boxes, spatial)
+    >>> infer_image_size(boxes, spatial)
     (500, 333)
     """
     sides = []
     for axis, name in ((2, "width"), (3, "height")):
         widest = int(boxes[:, axis].argmax())
-        share = float(spatial[widest, axis])
-        estimate = float(boxes[widest, axis]) / share if share > 0 else 0.0
+        normalised = float(spatial[widest, axis])
+        estimate = float(boxes[widest, axis]) / normalised if normalised > 0 else 0.0
         side = round(estimate) if np.isfinite(estimate) else 0
         ends = [axis - 2, axis]
-        with np.errstate(all="ignore"):  # what is not finite does not agree
-            shares_fit = np.allclose(spatial[:, ends] * side, boxes[:, ends], rtol=1e-3, atol=0.05)
-        if side < 1 or not shares_fit:
+        with np.errstate(all="ignore"):  # values that are not finite do not agree
+            is_consistent = np.allclose(spatial[:, ends] * side, boxes[:, ends], rtol=1e-3, atol=0.05)
+        if side < 1 or not is_consistent:
             raise DataError(f"spatial_features and image_bb do not agree on the {name} of the image")
         sides.append(side)
     return sides[0], sides[1]
@@ -94,7 +94,7 @@ def _entries(files: Sequence[Path], rows: Sequence[Sequence[tuple[str, int]]]) -
 
 
 def _dataset(hdf5: Any, name: str, width: int | None, file: Path) -> Any:
-    """A dataset that lies in this file (no links to other files), of numbers, in pieces of bounded size."""
+    """A numeric dataset stored in this file (no external links), in chunks of bounded size."""
     import h5py
 
     if name not in hdf5 or not isinstance(hdf5.get(name, getlink=True), h5py.HardLink):
@@ -103,9 +103,9 @@ def _dataset(hdf5: Any, name: str, width: int | None, file: Path) -> Any:
     if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.dtype.kind not in "fiu":
         raise DataError(f"{file}: {name!r} is not an array of numbers within this file")
     if int(np.prod(data.chunks or (1,), dtype=object)) > MAX_VALUES:
-        raise DataError(f"{file}: {name!r} is stored in pieces of {data.chunks}, too large to read one by one")
+        raise DataError(f"{file}: {name!r} is stored in chunks of {data.chunks}, too large to read")
     if width is not None and (data.ndim < 2 or data.shape[-1] != width):
-        raise DataError(f"{file}: {name!r} has shape {data.shape}, its last side must be {width}")
+        raise DataError(f"{file}: {name!r} has shape {data.shape}, its last dimension must be {width}")
     return data
 
 
@@ -145,5 +145,5 @@ def _load(image: str, row: int, arrays: dict[str, Any], bounds: NDArray[np.integ
         features, boxes, spatial = (arrays[name][where] for name in _WIDTHS)
     except OSError as error:
         raise DataError(f"cannot read the row: {str(error)[:100]}") from error
-    width, height = image_size(boxes, spatial)
+    width, height = infer_image_size(boxes, spatial)
     return Regions(image, width, height, boxes, features)

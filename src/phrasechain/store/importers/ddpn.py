@@ -32,7 +32,7 @@ _BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
 
 
 def open_ddpn(paths: Sequence[Path]) -> EntrySource:
-    """The images of npz files, or of all those in a folder and its folders."""
+    """The images of npz files, or of all npz files in and below a folder."""
     files = [file for path in paths for file in (_npz_files(path) if path.is_dir() else [path])]
     return EntrySource(_entries(files), len(files))
 
@@ -84,13 +84,13 @@ def _load(file: Path) -> Regions:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of numbers, whose header is held against its size before anything is allocated. No pickles."""
+    """A numeric array; its header is checked against the member's size before anything is allocated. No pickle."""
     try:
         member = archive.getinfo(f"{name}.npy")
     except KeyError as error:
         raise DataError(f"no array {name!r}; a DDPN file has x, bbox, num_bbox, image_w and image_h") from error
     if member.file_size > MAX_BYTES:
-        raise DataError(f"{name!r} says that it has {member.file_size} bytes, more than {MAX_BYTES}")
+        raise DataError(f"{name!r} declares {member.file_size} bytes, more than {MAX_BYTES}")
     with archive.open(member) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # numpy warns of headers that Python 2 wrote
         version = npy.read_magic(stream)

@@ -1,4 +1,4 @@
-"""What every reader of foreign feature files gives: the images one by one, decoded only when asked."""
+"""The interface of the importers: the images of a file one by one, decoded lazily."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from phrasechain.core.schema import Regions
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One image of a foreign file. ``load`` decodes it, and raises a ``DataError`` if it is broken."""
+    """One image of a feature file. ``load`` decodes it, and raises a ``DataError`` if it is broken."""
 
     where: str  # the file, and the line or row in it
-    image: str | None  # None where it is too broken to tell
+    image: str | None  # None where it cannot be read
     load: Callable[[], Regions]
-    position: int  # how much of the whole has been read, in the units of EntrySource.total
+    position: int  # progress, in the units of EntrySource.total
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySource:
-    """The images of some foreign files, streamed."""
+    """The images of one or more feature files, streamed."""
 
     entries: Iterator[Entry]
     total: int
 
 
 def broken_entry(where: str, reason: str, position: int) -> Entry:
-    """An entry that cannot be told from its neighbours: loading it says why."""
+    """An entry without an id that cannot be parsed: loading it raises the reason."""
 
     def fail() -> NoReturn:
         raise DataError(reason)

@@ -1,4 +1,4 @@
-"""Region features of other tools into a store: bottom-up-attention TSV, BAN HDF5, DDPN npz. See docs/features.md."""
+"""Import region features of other tools: bottom-up-attention TSV, BAN HDF5, DDPN npz. See docs/features.md."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from phrasechain.store.reader import HEADER_NAME, read_header
 from phrasechain.store.shard import StoreInfo
 from phrasechain.store.writer import StoreWriter
 
-FORMATS = ("auto", "tsv", "ban", "ddpn")
+FEATURE_FORMATS = ("auto", "tsv", "ban", "ddpn")
 ON_ERROR = ("stop", "skip")
-MAX_PROBLEMS = 20  # named in the report; the rest is counted
+MAX_PROBLEMS = 20  # listed in the report; the rest are only counted
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"
 T = TypeVar("T")
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did."""
+    """The result of an import."""
 
     written: int = 0
     already_there: int = 0
-    duplicates: int = 0  # ids met again; the first one stays
+    duplicates: int = 0  # repeated ids; the first one is kept
     skipped: int = 0
     problems: list[str] = field(default_factory=list)  # the first MAX_PROBLEMS of what was skipped
 
@@ -55,14 +55,14 @@ def import_features(
     limit: int | None = None,
     extractor: str = "bottom-up-attention",
 ) -> ImportReport:
-    """Convert foreign feature files to the store ``out``; images that it has already are passed over.
+    """Convert feature files to the store ``out``; images that it already has are skipped.
 
     The files are streamed: memory holds one image and one shard. A broken image stops the import with its file and
-    line (what came before is kept, and running again goes on there), or is skipped and reported. ``limit`` takes the
-    first images only.
+    line (the images before it are kept, and running again resumes there), or is skipped and reported. ``limit`` imports
+    the first images only.
     """
     if on_error not in ON_ERROR:
-        raise DataError(unknown_name("choice of on_error", on_error, ON_ERROR))
+        raise DataError(unknown_name("on_error choice", on_error, ON_ERROR))
     source = open_features(files, format, ids)
     attempt = _Attempt(on_error)
     if (out / HEADER_NAME).exists():
@@ -81,16 +81,17 @@ def import_features(
 
 
 def open_features(files: Sequence[Path], format: str = "auto", ids: Sequence[Path] = ()) -> EntrySource:
-    """The images of foreign files; with ``auto`` their first bytes tell the format."""
-    if format not in FORMATS:
-        raise DataError(unknown_name("format", format, FORMATS))
+    """The images of feature files; ``auto`` detects the format by magic bytes."""
+    if format not in FEATURE_FORMATS:
+        raise DataError(unknown_name("format", format, FEATURE_FORMATS))
     for file in files:
         if not file.exists():
             raise DataError(f"{file}: no such file")
-    found = {file: detect_format(file) if format == "auto" else format for file in files}
-    formats = sorted(set(found.values()))
+    formats = sorted({detect_format(file) if format == "auto" else format for file in files})
     if len(formats) != 1:
-        raise DataError(f"files of one format, please: these are {' and '.join(formats) or 'none'}")
+        raise DataError(
+            f"the files must have one format, not {' and '.join(formats) or 'none'}; import them one by one"
+        )
     if ids and formats != ["ban"]:
         raise DataError(f"--ids belongs to BAN files, and these are {formats[0]}")
     if formats != ["ddpn"] and any(file.is_dir() for file in files):
@@ -115,7 +116,7 @@ def detect_format(file: Path) -> str:
 
 
 class _Attempt:
-    """Does something with an entry; a broken one stops everything, or is noted in the report and gives ``None``."""
+    """Applies a function to a decoded entry; a broken one raises, or is recorded in the report and gives ``None``."""
 
     def __init__(self, on_error: str) -> None:
         self._stops = on_error == "stop"
@@ -133,7 +134,7 @@ class _Attempt:
 
 
 def _first_dimension(entries: Iterator[Entry], attempt: _Attempt) -> tuple[int, Iterator[Entry]]:
-    """The dimension of the first image that can be read, and the entries from there on."""
+    """The feature dimension of the first readable image, and the entries from there on."""
     for entry in entries:
         dimension = attempt(entry, lambda regions: int(regions.features.shape[1]))
         if dimension is not None:
@@ -147,17 +148,17 @@ def _nothing_to_import(report: ImportReport) -> DataError:
 
 
 def _take(entries: Iterator[Entry], writer: StoreWriter, limit: int | None, attempt: _Attempt) -> Iterator[Entry]:
-    """Add the entries to the store and yield each one that is done with."""
-    met: set[str] = set()
+    """Add the entries to the store, and yield each one that is processed."""
+    seen: set[str] = set()
     for entry in entries:
-        if limit is not None and len(met) >= limit:
+        if limit is not None and len(seen) >= limit:
             return
-        if entry.image in met:
+        if entry.image in seen:
             attempt.report.duplicates += 1
         elif entry.image is not None and entry.image in writer:
             attempt.report.already_there += 1
-            met.add(entry.image)
+            seen.add(entry.image)
         elif attempt(entry, writer.add) and entry.image is not None:
             attempt.report.written += 1
-            met.add(entry.image)
+            seen.add(entry.image)
         yield entry

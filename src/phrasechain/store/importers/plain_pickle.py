@@ -1,4 +1,4 @@
-"""Pickles that hold plain data only: dicts, lists, texts and numbers. Anything else is refused before it is built."""
+"""A restricted unpickler for plain data: dicts, lists, strings and numbers. Anything else is refused unexecuted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.files import read_bounded
 
 MAX_BYTES = 1 << 26
-MAX_NUMBER = 1 << 60  # larger ones can be made to collide in a dict
+MAX_NUMBER = 1 << 60  # larger ones can be crafted to collide as dict keys
 _CONTAINERS = {"EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "MARK"}
 _NUMBERS = {"INT", "LONG", "FLOAT", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "LONG4"}
 _TEXTS = {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
@@ -27,25 +27,25 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """The dicts, lists, texts and numbers of a pickle, as Python 2 or 3 wrote it.
+    """The dicts, lists, strings and numbers of a pickle written by Python 2 or 3.
 
-    Every instruction is held against a list first: those that name a class, call or build something are not on it, so
-    nothing of the file can run. Python 2's byte strings become texts (Latin-1).
+    Every opcode is checked against an allow-list first. It has none that import, call or build objects, so no code of
+    the file can run. Byte strings of Python 2 become strings (Latin-1).
     """
     data = read_bounded(path, MAX_BYTES)
     try:
-        _check_instructions(data)
+        _check_opcodes(data)
         return _PlainUnpickler(io.BytesIO(data), encoding="latin1").load()
     except (pickle.UnpicklingError, ValueError, EOFError, TypeError, AttributeError, LookupError, MemoryError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DataError(f"{path}: not a pickle of plain dicts, lists, texts and numbers: {reason}") from error
 
 
-def _check_instructions(data: bytes) -> None:
-    for instruction, argument, place in pickletools.genops(data):
-        if instruction.name not in _PLAIN:
-            raise pickle.UnpicklingError(f"{instruction.name} at byte {place} is not allowed")
+def _check_opcodes(data: bytes) -> None:
+    for opcode, argument, place in pickletools.genops(data):
+        if opcode.name not in _PLAIN:
+            raise pickle.UnpicklingError(f"{opcode.name} at byte {place} is not allowed")
         if isinstance(argument, int) and abs(argument) >= MAX_NUMBER:
             raise pickle.UnpicklingError(f"the number at byte {place} is too large")
-        if instruction.name in _MEMO and argument is not None and int(argument) > len(data):
-            raise pickle.UnpicklingError(f"{instruction.name} at byte {place} is out of range")
+        if opcode.name in _MEMO and argument is not None and int(argument) > len(data):
+            raise pickle.UnpicklingError(f"{opcode.name} at byte {place} is out of range")

@@ -1,4 +1,4 @@
-"""Bottom-up-attention's TSV: one image per line, boxes and features as base64 of float32."""
+"""The TSV of bottom-up-attention: one image per line, boxes and features as base64-encoded float32."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def open_tsv(files: Sequence[Path]) -> EntrySource:
-    """The images of one or many TSV files, plain or gzipped; progress counts their bytes on disk."""
+    """The images of one or more TSV files, plain or gzipped; progress is in bytes on disk."""
     sizes = [file.stat().st_size for file in files]
     return EntrySource(_entries(files, sizes), sum(sizes))
 
@@ -44,7 +44,7 @@ def _file_entries(file: Path, before: int) -> Iterator[Entry]:
             try:
                 line, is_too_long = _read_line(stream)
             except (OSError, EOFError, zlib.error) as error:
-                yield broken_entry(where, f"the file is cut or damaged here: {error}", before + raw.tell())
+                yield broken_entry(where, f"the file is truncated or damaged here: {error}", before + raw.tell())
                 return
             if is_too_long:
                 yield broken_entry(where, f"a line of more than {MAX_LINE_BYTES} bytes", before + raw.tell())
@@ -55,7 +55,7 @@ def _file_entries(file: Path, before: int) -> Iterator[Entry]:
 
 
 def _read_line(stream: BinaryIO) -> tuple[bytes, bool]:
-    """The next line, and whether it was too long to keep (the rest of it is passed over)."""
+    """The next line, and whether it was too long (then its rest is skipped)."""
     line = stream.readline(MAX_LINE_BYTES + 1)
     if len(line) <= MAX_LINE_BYTES:
         return line, False
