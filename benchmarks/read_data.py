@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from phrasechain.data.dataset import load_examples
-from phrasechain.data.flickr30k import scan
+from phrasechain.data.flickr30k import list_dataset
 
 ROUNDS = 5
 
@@ -38,7 +38,7 @@ def measure(data: Path, cache: Path) -> dict[str, float]:
 
 def floors(data: Path) -> dict[str, float]:
     start = time.perf_counter()
-    layout = scan(data)
+    layout = list_dataset(data)
     entries = [*layout.sentences.values(), *layout.annotations.values()]
     for entry in entries:
         entry.stat()

@@ -192,11 +192,14 @@ def test_the_data_stays_untouched(data: Path, cache: Path, monkeypatch: pytest.M
     assert len(list((cache / "index").iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["absent", "folder", "file.txt"])
-def test_what_is_no_dataset_is_said(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("absent", "no such file or folder"), ("folder", "not a dataset; give"), ("file.txt", "not a dataset; give")],
+)
+def test_what_is_no_dataset_is_said(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.txt").write_text("")
-    with pytest.raises(DataError, match=f"{name}: no "):
+    with pytest.raises(DataError, match=f"{name}: {message}"):
         open_dataset(tmp_path / name)
 
 

@@ -1,4 +1,4 @@
-"""Annotations and the layout, against hand-made files; broken ones are named with their line."""
+"""Annotations and the files, against hand-made files; broken ones are named with their line."""
 
 from pathlib import Path
 
@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from official_layout import annotation_xml, write_image
 from phrasechain.core.errors import DataError
-from phrasechain.data.flickr30k import AUTHORS, CORRECTED, Compatibility, Layout, read_annotation, read_image, scan
+from phrasechain.data.flickr30k import (
+    AUTHORS,
+    CORRECTED,
+    Compatibility,
+    DatasetFiles,
+    list_dataset,
+    read_annotation,
+    read_image,
+)
 from phrasechain.data.markup import Entity
 
 REAL_LOOKING = annotation_xml(
@@ -112,7 +120,7 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
 def test_an_image_with_its_captions(tmp_path: Path) -> None:
     write_image(tmp_path, "7", b"\xef\xbb\xbf" + SENTENCES.replace("\n", "\r\n").encode(), photo=(100, 80))
     (tmp_path / "Annotations/7.xml").write_text(REAL_LOOKING)
-    example, problems = read_image(scan(tmp_path), "7", CORRECTED)
+    example, problems = read_image(list_dataset(tmp_path), "7", CORRECTED)
     assert problems == []
     assert example is not None
     assert (example.image, example.width, example.height) == ("7", 100, 80)
@@ -131,12 +139,12 @@ def test_an_image_with_its_captions(tmp_path: Path) -> None:
 
 def test_a_broken_caption_is_left_out_and_named(tmp_path: Path) -> None:
     write_image(tmp_path, "7", b"A man .\n[/EN#1/people A\n\xff\xfe\nA dog .")
-    example, problems = read_image(scan(tmp_path), "7", CORRECTED)
+    example, problems = read_image(list_dataset(tmp_path), "7", CORRECTED)
     assert example is not None
     assert [caption.index for caption in example.captions] == [0, 3]
     path = tmp_path / "Sentences" / "7.txt"
     assert [problem.message for problem in problems] == [
-        f"{path}:2: a '[' is never closed; the line may be cut",
+        f"{path}:2: a '[' is never closed; the line may be truncated",
         f"{path}:3: byte 1 is not UTF-8; save the file as UTF-8",
     ]
 
@@ -144,25 +152,25 @@ def test_a_broken_caption_is_left_out_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sentences", ["", " \r\n\n", "\ufeff"])
 def test_an_image_without_captions_is_left_out_and_named(tmp_path: Path, sentences: str) -> None:
     write_image(tmp_path, "7", sentences)
-    example, problems = read_image(scan(tmp_path), "7", CORRECTED)
+    example, problems = read_image(list_dataset(tmp_path), "7", CORRECTED)
     assert example is None
-    assert "holds no caption" in problems[0].message
+    assert "contains no caption" in problems[0].message
 
 
 def test_an_image_without_annotation_is_left_out_and_named(tmp_path: Path) -> None:
     write_image(tmp_path, "7", SENTENCES)
     (tmp_path / "Annotations/7.xml").unlink()
-    example, problems = read_image(scan(tmp_path), "7", CORRECTED)
+    example, problems = read_image(list_dataset(tmp_path), "7", CORRECTED)
     assert example is None
     assert [problem.image for problem in problems] == ["7"]
     assert "7.xml: missing" in problems[0].message
 
 
 @pytest.fixture(scope="module")
-def one_image(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def one_image(tmp_path_factory: pytest.TempPathFactory) -> DatasetFiles:
     root = tmp_path_factory.mktemp("fuzz")
     write_image(root, "7", SENTENCES)
-    return scan(root)
+    return list_dataset(root)
 
 
 @st.composite
@@ -178,8 +186,8 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
     return bytes(data)
 
 
-def assert_read_or_named(layout: Layout) -> None:
-    example, problems = read_image(layout, "7", AUTHORS)
+def assert_read_or_named(files: DatasetFiles) -> None:
+    example, problems = read_image(files, "7", AUTHORS)
     assert example is not None or problems
     assert all("\n" not in problem.message for problem in problems)
     for caption in example.captions if example else ():
@@ -189,14 +197,14 @@ def assert_read_or_named(layout: Layout) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=300) | damaged(REAL_LOOKING.encode()))
-def test_any_annotation_is_read_or_named(one_image: Layout, data: bytes) -> None:
+def test_any_annotation_is_read_or_named(one_image: DatasetFiles, data: bytes) -> None:
     Path(one_image.annotations["7"].path).write_bytes(data)
     assert_read_or_named(one_image)
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=300) | damaged(SENTENCES.encode()))
-def test_any_sentences_are_read_or_named(one_image: Layout, data: bytes) -> None:
+def test_any_sentences_are_read_or_named(one_image: DatasetFiles, data: bytes) -> None:
     Path(one_image.annotations["7"].path).write_text(REAL_LOOKING)
     Path(one_image.sentences["7"].path).write_bytes(data)
     assert_read_or_named(one_image)

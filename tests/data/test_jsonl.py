@@ -12,7 +12,7 @@ from PIL import Image
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.dataset import load_examples, open_dataset
-from phrasechain.data.jsonl import read_jsonl, tokenise
+from phrasechain.data.jsonl import read_jsonl, token_spans
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -104,16 +104,16 @@ def test_splits_come_from_the_lines(tmp_path: Path) -> None:
         (record(id="\ud800"), '"id", .* is not a printable text'),
         (record(id="a" * 513), "of 1 to 512 characters"),
         (record(split=1), '"split" is not a printable text'),
-        (record(split="all"), "\"split\" is 'all', the name for every image"),
+        (record(split="all"), "\"split\" is 'all', a reserved name"),
         ({"image": "none.jpg", "captions": []}, "the image .*none.jpg is missing"),
         ({"image": "no\0ne.jpg", "captions": []}, '"id", by default .* is not a printable text'),
         ({"image": "no\0ne.jpg", "id": "a", "captions": []}, "is missing"),
         ({"image": "n" * 5000, "id": "a", "captions": []}, "is missing"),
         (with_phrase(start=-1), '"start" is not a whole number'),
         (with_phrase(start=1.0), '"start" is not a whole number'),
-        (with_phrase(end=7), "characters 0 to 7 are not a part of a caption of 6 characters"),
-        (with_phrase(start=5, end=5), "not a part"),
-        (with_phrase(start=1, end=2), "hold no word"),
+        (with_phrase(end=7), "characters 0 to 7 are not within a caption of 6 characters"),
+        (with_phrase(start=5, end=5), "not within"),
+        (with_phrase(start=1, end=2), "contain no word"),
         (with_phrase(boxes=[[1, 2, 3]]), "caption 0, phrase 0: a box is \\[x0, y0, x1, y1\\]"),
         (with_phrase(boxes=[1, 2, 3, 4]), "a box is"),
         (with_phrase(boxes=[[1, 2, 3, "4"]]), "a box is"),
@@ -177,7 +177,7 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 @given(st.text())
 def test_tokens_leave_out_white_space_alone(text: str) -> None:
-    spans = tokenise(text)
+    spans = token_spans(text)
     assert "".join(text[start:end] for start, end in spans) == "".join(text.split())
     assert spans == sorted(spans)
 

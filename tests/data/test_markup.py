@@ -95,7 +95,7 @@ def test_first_match_within_the_last_word_ends_with_the_caption() -> None:
         ("[/EN#1/people", "broken mark-up"),
         ("[/EN#/people A man]", "broken mark-up"),
         ("[/en#1/people A man]", "broken mark-up"),
-        ("[/EN#1/people [/EN#2/people A man]] sits", "same words"),
+        ("[/EN#1/people [/EN#2/people A man]] sits", "same span"),
         ("a [ b", "never closed"),
         ("[/EN#1/people a] " * 1001, "more than 1,000 phrases"),
     ],

@@ -65,7 +65,7 @@ def test_a_dataset_of_lines_gives_its_own_ids(tmp_path: Path) -> None:
 def test_one_file_twice_is_one_photo_and_two_files_of_one_id_are_refused(tmp_path: Path) -> None:
     touch(tmp_path, "p/a.jpg", "q/a.png")
     assert list(find_photos([tmp_path / "p", tmp_path / "p" / "a.jpg", tmp_path / "q" / ".." / "p"])[0]) == ["a"]
-    fails(r"q/a\.png: its image id 'a' is that of .*p/a\.jpg too; rename one", tmp_path)
+    fails(r"q/a\.png: its image id 'a' is also that of .*p/a\.jpg; rename one", tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -30,14 +30,14 @@ def test_plain_and_gzipped_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"1000\tA man .", "not an image id, the number of the caption and the caption, separated by tabs"),
-        (b"1000\tx\tA man .", "not an image id"),
-        (b"\t0\tA man .", "not an image id"),
+        (b"1000\tA man .", "not image id, caption index and caption, separated by tabs"),
+        (b"1000\tx\tA man .", "not image id"),
+        (b"\t0\tA man .", "not image id"),
         (b"1000\t0\t", "the caption is empty; remove the line"),
         (b"1000\t0\t[/EN#1/people A man", "a '\\[' is never closed"),
-        (b"1000\t0\t[/EN#1/robots A man]", "'robots' is no category; there are: people, clothing"),
+        (b"1000\t0\t[/EN#1/robots A man]", "'robots' is not a category; there are: people, clothing"),
         (b"1000\t0\tA \xff man .", "byte 10 is not UTF-8; save the file as UTF-8"),
-        (b"1000\t0\t" + b"a " * 40_000, "longer than 65,536 bytes, so it is no caption"),
+        (b"1000\t0\t" + b"a " * 40_000, "longer than 65,536 bytes, so it is not a caption"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
@@ -51,8 +51,8 @@ def test_a_broken_line_is_named(tmp_path: Path, line: bytes, message: str) -> No
 def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.gz"
     for content, message in (
-        (b"", "no captions in it"),
-        (gzip.compress(GOOD * 1000)[:-20], "broken gzip, get the file again"),
+        (b"", "contains no captions"),
+        (gzip.compress(GOOD * 1000)[:-20], "broken gzip, download the file again"),
         (b"\x1f\x8b" + b"nonsense" * 10, "cannot be read|broken gzip"),
     ):
         path.write_bytes(content)

@@ -109,7 +109,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_boxes, "MAX_FILE_BYTES", 30)
+    monkeypatch.setattr(given_boxes, "LARGEST", 30)
     monkeypatch.setattr(given_boxes, "MAX_IMAGES", 1)
     with pytest.raises(DataError, match="more than 1 images"):
         read_given_boxes(written(tmp_path, '{"1":[[0,0,1,1]],"2":[]}'))

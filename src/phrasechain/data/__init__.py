@@ -1,1 +1,1 @@
-"""Annotated captions: Flickr30k Entities, JSON lines, and the photos that a user means."""
+"""Annotated datasets: Flickr30k Entities and JSON lines, and the photos that a command is given."""

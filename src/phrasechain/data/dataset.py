@@ -1,4 +1,4 @@
-"""The one door to annotated data: a folder in the official layout or a JSON-lines file, whole or by split."""
+"""Opening a dataset: a folder in the official layout or a JSON-lines file, whole or by split."""
 
 from __future__ import annotations
 
@@ -13,26 +13,34 @@ from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.files import read_bounded
 from phrasechain.core.progress import track
 from phrasechain.core.schema import ALL, Example
-from phrasechain.data.flickr30k import CORRECTED, Compatibility, Layout, Problem, is_official, read_image, scan
+from phrasechain.data.flickr30k import (
+    CORRECTED,
+    Compatibility,
+    DatasetFiles,
+    Problem,
+    is_official,
+    list_dataset,
+    read_image,
+)
 from phrasechain.data.index import Index, IndexBuilder, IndexedExamples, digest, index_path, load_index, save_index
 from phrasechain.data.jsonl import read_jsonl
 
 OnError = Literal["raise", "skip"]
 SPLIT_FILES = ("train", "val", "test", "fit", "dev")
 SPLIT_LIMIT = 64 << 20  # bytes
-#: Phrases with a box in the splits for reporting: of Flickr30k Entities, and of its part with the photos of Flickr8k.
+#: Phrases with a box in the evaluation splits: of Flickr30k Entities, and of its subset with the photos of Flickr8k.
 KNOWN_BOXED_PHRASES = {"val": (14_433, 10_576), "test": (14_481,)}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is where: the ids of all images and of each split, what cannot be used, and a way to the rest."""
+    """The ids of all images and of each split, the problems found, and lazy access to the examples."""
 
     path: Path
     images: tuple[str, ...]
     splits: dict[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
-    read: Callable[[Sequence[str]], Sequence[Example]]  # passes over ids that cannot be used
+    read: Callable[[Sequence[str]], Sequence[Example]]  # skips ids that cannot be used
     is_official: bool  # in the layout of Flickr30k Entities
 
     def ids(self, split: str | None = None) -> tuple[str, ...]:
@@ -44,12 +52,12 @@ class Dataset:
         return self.splits[split]
 
     def problems_of(self, images: Iterable[str]) -> list[Problem]:
-        """What is wrong with these images, and what is wrong with nobody knows which."""
+        """The problems of these images, and those that belong to no known image."""
         wanted = {None, *images}
         return [problem for problem in self.problems if problem.image in wanted]
 
     def examples(self, split: str | None = None, on_error: OnError = "raise") -> Sequence[Example]:
-        """The images of a split; ``on_error="skip"`` leaves out what ``problems`` names instead of stopping at it."""
+        """The images of a split; ``on_error="skip"`` drops the images in ``problems`` instead of raising."""
         wanted = self.ids(split)
         if on_error == "raise" and (found := self.problems_of(wanted)):
             more = f" (and {len(found) - 1:,} more: phrasechain check lists them)" if len(found) > 1 else ""
@@ -65,7 +73,7 @@ def load_examples(
     compatibility: Compatibility = CORRECTED,
     cache: Path | Literal[False] | None = None,
 ) -> Sequence[Example]:
-    """The annotated images of a dataset, or of one of its splits; see :func:`open_dataset` for what is left out."""
+    """The annotated images of a dataset, or of one of its splits; see :func:`open_dataset`."""
     return open_dataset(data, compatibility=compatibility, cache=cache).examples(split, on_error)
 
 
@@ -89,11 +97,11 @@ def open_dataset(
         return Dataset(path, tuple(by_id), _with_fit_and_dev(splits), tuple(problems), read, is_official=False)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    raise DataError(f"{path}: no dataset: it is a folder that holds Sentences/ and Annotations/, or a .jsonl file")
+    raise DataError(f"{path}: not a dataset; give a folder with Sentences/ and Annotations/, or a .jsonl file")
 
 
 def is_dev(image: str) -> bool:
-    """Whether an image of ``train`` is in ``dev`` (one in six) rather than ``fit``: by a hash of its id, for ever.
+    """Whether an image of ``train`` is in ``dev`` (one in six) or in ``fit``: by a hash of its id, which never changes.
 
     >>> is_dev("1000"), is_dev("1001")
     (True, False)
@@ -102,7 +110,7 @@ def is_dev(image: str) -> bool:
 
 
 def unexpected_count(dataset: Dataset, split: str, boxed_phrases: int) -> str | None:
-    """A warning if ``val`` or ``test`` of an official layout has another number of phrases with a box than known."""
+    """A warning if ``val`` or ``test`` of an official layout has an unexpected number of phrases with a box."""
     known = KNOWN_BOXED_PHRASES.get(split, ())
     if not dataset.is_official or not known or boxed_phrases in known:
         return None
@@ -122,50 +130,50 @@ def _with_fit_and_dev(splits: dict[str, tuple[str, ...]]) -> dict[str, tuple[str
 
 
 def _open_official(root: Path, compatibility: Compatibility, cache: Path | Literal[False] | None) -> Dataset:
-    layout = scan(root)
-    index = _parse(layout, compatibility) if cache is False else _cached_index(layout, compatibility, cache)
-    splits, problems = _read_splits(layout)
+    files = list_dataset(root)
+    index = _parse(files, compatibility) if cache is False else _cached_index(files, compatibility, cache)
+    splits, problems = _read_splits(files)
     problems += [
         Problem(image, f"{entry.path}: has no Sentences/{image}.txt; restore it")
-        for image, entry in layout.annotations.items()
-        if image not in layout.sentences
+        for image, entry in files.annotations.items()
+        if image not in files.sentences
     ]
     problems += [Problem(image, message) for image, message in index.problems]
 
     def read(images: Sequence[str]) -> Sequence[Example]:
-        return IndexedExamples(index, images, layout.photos)
+        return IndexedExamples(index, images, files.photos)
 
-    return Dataset(root, tuple(layout.sentences), _with_fit_and_dev(splits), tuple(problems), read, is_official=True)
+    return Dataset(root, tuple(files.sentences), _with_fit_and_dev(splits), tuple(problems), read, is_official=True)
 
 
-def _cached_index(layout: Layout, compatibility: Compatibility, folder: Path | None) -> Index:
-    path = index_path(f"{layout.root.resolve()}\n{layout.root}\n{astuple(compatibility)}", folder)
-    signature = _signature(layout)
+def _cached_index(files: DatasetFiles, compatibility: Compatibility, folder: Path | None) -> Index:
+    path = index_path(f"{files.root.resolve()}\n{files.root}\n{astuple(compatibility)}", folder)
+    signature = _signature(files)
     index = load_index(path, signature)
     if index is None:
-        index = _parse(layout, compatibility)
+        index = _parse(files, compatibility)
         save_index(path, signature, index)
     return index
 
 
-def _signature(layout: Layout) -> str:
-    """Changes whenever a file of the captions or annotations comes, goes, or is written to.
+def _signature(files: DatasetFiles) -> str:
+    """A fingerprint that changes whenever a caption or annotation file is added, removed or written.
 
-    Tools may set the time of the content (mtime) to what it was, but not that of the last change of any kind (ctime).
+    It includes ctime, since tools can restore a file's mtime but not its ctime.
     """
     rows = [
         f"{entry.name}/{status.st_size}/{status.st_mtime_ns}/{status.st_ctime_ns}"
-        for entries in (layout.sentences, layout.annotations)
+        for entries in (files.sentences, files.annotations)
         for entry in entries.values()
         for status in (entry.stat(),)
     ]
     return digest("\n".join(rows).encode("utf-8", "surrogateescape"))
 
 
-def _parse(layout: Layout, compatibility: Compatibility) -> Index:
+def _parse(files: DatasetFiles, compatibility: Compatibility) -> Index:
     builder = IndexBuilder()
-    for image in track(layout.sentences, len(layout.sentences), f"Reading {layout.root.name}"):
-        example, problems = read_image(layout, image, compatibility)
+    for image in track(files.sentences, len(files.sentences), f"Reading {files.root.name}"):
+        example, problems = read_image(files, image, compatibility)
         for problem in problems:
             builder.add_problem(image, problem.message)
         if example is not None:
@@ -173,11 +181,11 @@ def _parse(layout: Layout, compatibility: Compatibility) -> Index:
     return builder.build()
 
 
-def _read_splits(layout: Layout) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+def _read_splits(files: DatasetFiles) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
     splits: dict[str, tuple[str, ...]] = {}
     problems: list[Problem] = []
     for name in SPLIT_FILES:
-        path = layout.root / f"{name}.txt"
+        path = files.root / f"{name}.txt"
         if not path.is_file():
             continue
         images: dict[str, int] = {}
@@ -188,8 +196,8 @@ def _read_splits(layout: Layout) -> tuple[dict[str, tuple[str, ...]], list[Probl
                 problems.append(
                     Problem(image, f"{path}:{number}: {image} again, after line {images[image]}; remove it")
                 )
-            elif image and image not in layout.sentences:
-                missing = layout.root / "Sentences" / f"{image}.txt"
+            elif image and image not in files.sentences:
+                missing = files.root / "Sentences" / f"{image}.txt"
                 problems.append(
                     Problem(image, f"{path}:{number}: {image} is listed but {missing} is missing; restore it")
                 )

@@ -1,8 +1,7 @@
 """Flickr30k Entities in its official layout: Sentences/ID.txt, Annotations/ID.xml and the photos.
 
-An annotated box counts pixels from 1 and holds its last row and column: (xmin, ymin, xmax, ymax) becomes the half-open
-(xmin − 1, ymin − 1, xmax, ymax). An entity that the XML does not name is unknown; one that it names without a box is
-known to have none.
+Annotated boxes are 1-based and inclusive: (xmin, ymin, xmax, ymax) becomes the half-open (xmin − 1, ymin − 1, xmax,
+ymax). The boxes of an entity that is not in the XML are unknown; one listed without a box is known to have none.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 @dataclass(frozen=True)
 class Compatibility:
-    """How the paper's authors read the data, where that differs; all off by default, and on in their preset."""
+    """Deviations in how the paper's authors read the data; off by default, on in their preset."""
 
     first_name: bool = False  # an object's box goes to its first <name> only
     first_match: bool = False  # a phrase's tokens are those at which its words first occur in the caption
@@ -42,7 +41,7 @@ AUTHORS = Compatibility(first_name=True, first_match=True, plus_one=True)
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in the data that cannot be used; ``image`` is None where it is not known whose it is."""
+    """A part of the data that cannot be used; ``image`` is None where it belongs to no known image."""
 
     image: str | None
     message: str
@@ -50,7 +49,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Annotation:
-    """One XML file: the image's size and what is known of each entity."""
+    """One XML file: the image's size and its entities."""
 
     width: int
     height: int
@@ -58,8 +57,8 @@ class Annotation:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The files of a dataset, by image id. Ids are looked up here, so no id can name a file outside the folders."""
+class DatasetFiles:
+    """The files of a dataset, by image id. Ids are looked up here, so no id can lead to a file outside the folders."""
 
     root: Path
     sentences: dict[str, os.DirEntry[str]]
@@ -71,13 +70,13 @@ def is_official(root: Path) -> bool:
     return (root / "Sentences").is_dir() and (root / "Annotations").is_dir()
 
 
-def scan(root: Path) -> Layout:
-    """List the dataset's files; the photos may be absent."""
+def list_dataset(root: Path) -> DatasetFiles:
+    """List the dataset's files; the photos are optional."""
     folder = next((root / name for name in IMAGE_FOLDERS if (root / name).is_dir()), None)
     photos = (
         {} if folder is None else {image: entry.path for image, entry in _list_files(folder, IMAGE_SUFFIXES).items()}
     )
-    return Layout(
+    return DatasetFiles(
         root, _list_files(root / "Sentences", (".txt",)), _list_files(root / "Annotations", (".xml",)), photos
     )
 
@@ -92,19 +91,19 @@ def _list_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, os.DirEntr
 
 
 def _is_data(name: str, suffixes: tuple[str, ...]) -> bool:
-    return name.lower().endswith(suffixes) and not name.startswith(".")  # archives of macOS hold a ._NAME for each
+    return name.lower().endswith(suffixes) and not name.startswith(".")  # macOS archives contain a ._NAME for each file
 
 
-def read_image(layout: Layout, image: str, compatibility: Compatibility) -> tuple[Example | None, list[Problem]]:
-    """One image with its captions; a caption that cannot be read is left out, and so is an image without captions."""
-    if image not in layout.annotations:
-        missing = layout.root / "Annotations" / f"{image}.xml"
-        return None, [Problem(image, f"{missing}: missing, so nothing is known of the boxes; restore it")]
+def read_image(files: DatasetFiles, image: str, compatibility: Compatibility) -> tuple[Example | None, list[Problem]]:
+    """One image with its captions; unreadable captions are dropped, and images without captions."""
+    if image not in files.annotations:
+        missing = files.root / "Annotations" / f"{image}.xml"
+        return None, [Problem(image, f"{missing}: missing, so the boxes are unknown; restore it")]
     problems: list[Problem] = []
     captions: list[Caption] = []
-    path = layout.sentences[image].path
+    path = files.sentences[image].path
     try:
-        annotation = read_annotation(layout.annotations[image].path, compatibility)
+        annotation = read_annotation(files.annotations[image].path, compatibility)
         for number, line in _read_lines(path):
             try:
                 text = _decode(line)
@@ -114,8 +113,8 @@ def read_image(layout: Layout, image: str, compatibility: Compatibility) -> tupl
     except DataError as error:
         return None, [*problems, Problem(image, str(error))]
     if not captions:
-        return None, [*problems, Problem(image, f"{path}: holds no caption; restore it")]
-    photo = layout.photos.get(image)
+        return None, [*problems, Problem(image, f"{path}: contains no caption; restore it")]
+    photo = files.photos.get(image)
     path_of_photo = None if photo is None else Path(photo)
     return Example(image, path_of_photo, annotation.width, annotation.height, tuple(captions)), problems
 
@@ -135,7 +134,7 @@ def _decode(line: bytes) -> str:
 
 
 def read_annotation(path: str | Path, compatibility: Compatibility = CORRECTED) -> Annotation:
-    """Read one XML file; document types and entities are refused, so nothing expands and nothing is fetched."""
+    """Read one XML file; document type declarations are refused, so no entity is expanded or fetched."""
     data = read_bounded(path, ANNOTATION_LIMIT)
     reader = _AnnotationReader(compatibility)
     try:
@@ -148,7 +147,7 @@ def read_annotation(path: str | Path, compatibility: Compatibility = CORRECTED) 
 
 
 class _AnnotationReader:
-    """Collects an annotation from expat's events. Elements that it does not know are passed over."""
+    """Collects an annotation from expat's events. Unknown elements are ignored."""
 
     def __init__(self, compatibility: Compatibility) -> None:
         self._first_name = compatibility.first_name
@@ -189,9 +188,9 @@ class _AnnotationReader:
         self._depth += 1
         self._text.clear()
         if self._depth > DEPTH_LIMIT:
-            raise DataError(f"more than {DEPTH_LIMIT} nested elements: this is no annotation")
+            raise DataError(f"more than {DEPTH_LIMIT} nested elements: this is not an annotation")
         if self._depth == 1 and tag != "annotation":
-            raise DataError(f"the root is <{tag[:40]}>, not <annotation>: this is no annotation")
+            raise DataError(f"the root is <{tag[:40]}>, not <annotation>: this is not an annotation")
 
     def _end(self, tag: str) -> None:
         if handle := self._leaves.get(self._path):
@@ -229,7 +228,7 @@ class _AnnotationReader:
 
     def _end_object(self, tag: str, text: str) -> None:
         if not self._names:
-            raise DataError("an <object> without <name>: nobody knows whose box it is")
+            raise DataError("an <object> without <name>, so its box belongs to no entity")
         boxes, is_scene, is_boxless = tuple(self._boxes), "scene" in self._flags, "nobndbox" in self._flags
         for name in dict.fromkeys(self._names):
             old = self._entities.get(name, Entity())
@@ -240,7 +239,7 @@ class _AnnotationReader:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise DataError("a document type, which annotations never have; remove it")
+    raise DataError("a document type declaration, which annotations never have; remove it")
 
 
 def _number(tag: str, text: str) -> float:

@@ -1,7 +1,7 @@
-"""The index of a parsed dataset: compact columns from which the examples are made on access.
+"""The cached index of a parsed dataset: compact columns from which examples are created on access.
 
-It is kept in the user's cache folder, used only while the names, sizes and times of the dataset's files are those that
-were parsed, and made anew when it is damaged. Nothing is written beside the data, which may be read-only.
+It is stored in the user's cache folder, valid only while the names, sizes and times of the dataset's files are
+unchanged, and rebuilt when it is damaged. Nothing is written to the dataset's folder, which may be read-only.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from phrasechain.core.files import cache_folder, write_atomically
 from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.markup import split_tokens
 
-INDEX_FORMAT = 1  # raise it whenever what is parsed or how it is kept changes
-#: The columns of a phrase; entities, categories and boxes are rows of their tables, the flags are bits.
+INDEX_FORMAT = 1  # increase it whenever the parsing or the format changes
+#: The columns of a phrase; entity, categories and boxes are indices into tables, flags are bits.
 PHRASE_COLUMNS = ("start", "end", "first_token", "end_token", "entity", "categories", "boxes", "flags")
 SCENE, BOXLESS = 1, 2
 
 
 class Index:
-    """Images, captions and phrases as columns; ``tables`` are lists that JSON can hold."""
+    """Images, captions and phrases as columns; ``tables`` are JSON lists."""
 
     def __init__(self, tables: Mapping[str, list[Any]], phrases: NDArray[np.int32]) -> None:
         self.images: list[str] = tables["images"]
@@ -38,10 +38,10 @@ class Index:
         self._first_caption = list(accumulate(tables["captions"], initial=0))
         self._first_phrase = list(accumulate(tables["phrases"], initial=0))
         self._categories = [tuple(names) for names in tables["categories_of"]]
-        self._boxes = [None if kept is None else tuple([tuple(box) for box in kept]) for kept in tables["boxes_of"]]
+        self._boxes = [None if boxes is None else tuple([tuple(box) for box in boxes]) for boxes in tables["boxes_of"]]
 
     def example(self, i: int, photo: Path | None) -> Example:
-        """The image in row ``i``, made from the columns."""
+        """Create the example of row ``i`` from the columns."""
         tables = self._tables
         first, end = self._first_caption[i], self._first_caption[i + 1]
         rows = iter(self._phrases[self._first_phrase[first] : self._first_phrase[end]].tolist())
@@ -69,7 +69,7 @@ class Index:
         return Caption(self._tables["indices"][j], text, split_tokens(text), tuple(phrases))
 
     def to_bytes(self) -> bytes:
-        tables = json.dumps(self._tables, separators=(",", ":")).encode()  # no line end stands in it
+        tables = json.dumps(self._tables, separators=(",", ":")).encode()  # JSON escapes newlines
         return tables + b"\n" + self._phrases.astype("<i4").tobytes()
 
     @classmethod
@@ -79,7 +79,7 @@ class Index:
 
 
 class IndexBuilder:
-    """Takes examples one by one and keeps their columns alone, so that a large dataset needs little memory."""
+    """Builds an index from examples one by one, so that a large dataset needs little memory."""
 
     def __init__(self) -> None:
         names = ("images", "widths", "heights", "captions", "indices", "texts", "phrases", "problems")
@@ -124,14 +124,14 @@ class IndexBuilder:
 
 
 class IndexedExamples(Sequence[Example]):
-    """Some images of an index, in a given order; each is made when it is first asked for, and kept."""
+    """A selection of an index's images, in a given order; each is created on first access and cached."""
 
     def __init__(self, index: Index, images: Sequence[str], photos: Mapping[str, str]) -> None:
         row = {image: i for i, image in enumerate(index.images)}
         self._index = index
         self._rows = [row[image] for image in images if image in row]
         self._photos = photos
-        self._made: list[Example | None] = [None] * len(self._rows)
+        self._cache: list[Example | None] = [None] * len(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -143,12 +143,12 @@ class IndexedExamples(Sequence[Example]):
     def __getitem__(self, position: int | slice) -> Example | list[Example]:
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
-        made = self._made[position]
-        if made is None:
+        example = self._cache[position]
+        if example is None:
             i = self._rows[position]
             photo = self._photos.get(self._index.images[i])
-            made = self._made[position] = self._index.example(i, None if photo is None else Path(photo))
-        return made
+            example = self._cache[position] = self._index.example(i, None if photo is None else Path(photo))
+        return example
 
 
 def digest(data: bytes) -> str:
@@ -156,12 +156,12 @@ def digest(data: bytes) -> str:
 
 
 def index_path(key: str, folder: Path | None = None) -> Path:
-    """Where the index of the dataset described by ``key`` (its path and how it is read) is kept."""
+    """The cache file of the dataset with this ``key`` (its path and reading options)."""
     return (folder or cache_folder()) / "index" / f"{digest(key.encode('utf-8', 'surrogateescape'))}.index"
 
 
 def load_index(path: Path, signature: str) -> Index | None:
-    """The index kept for this very state of the files, or None if there is none that can be used."""
+    """The cached index if its signature matches and it is intact, else None."""
     try:
         header, _, body = path.read_bytes().partition(b"\n")
         return Index.from_bytes(body) if header == _header(signature, body) else None
@@ -170,7 +170,7 @@ def load_index(path: Path, signature: str) -> Index | None:
 
 
 def save_index(path: Path, signature: str, index: Index) -> None:
-    """Keep the index; where the cache folder cannot be written, the next run parses again."""
+    """Write the index to the cache; if that fails, the next run parses again."""
     body = index.to_bytes()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""One's own data as JSON lines, one image each; docs/data.md describes the format.
+"""Custom datasets as JSON lines, one image per line; docs/data.md specifies the format.
 
-The text of a caption is kept as given. Its tokens are words (letters, digits and underscores, joined inside by
-apostrophes and hyphens) and single signs; white space separates. A phrase's tokens are those that its characters touch.
+The text of a caption is kept as given. Its tokens are words (letters, digits and underscores, joined by apostrophes and
+hyphens) and single punctuation characters, separated by white space. A phrase's tokens are those that it overlaps.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _TOKEN = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def tokenise(text: str) -> list[tuple[int, int]]:
-    """The tokens of a caption as spans of its characters.
+def token_spans(text: str) -> list[tuple[int, int]]:
+    """The tokens of a caption as character spans.
 
-    >>> [text[i:j] for text in ["The boy's well-worn hat."] for i, j in tokenise(text)]
+    >>> [text[i:j] for text in ["The boy's well-worn hat."] for i, j in token_spans(text)]
     ['The', "boy's", 'well-worn', 'hat', '.']
     """
     return [match.span() for match in _TOKEN.finditer(text)]
 
 
 def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], list[Problem]]:
-    """The images of the lines that can be used, the ids of each split, and what is wrong with the other lines."""
+    """The images of the valid lines, the ids of each split, and the problems of the other lines."""
     examples: dict[str, Example] = {}
     splits: dict[str, list[str]] = {}
     problems: list[Problem] = []
@@ -59,7 +59,7 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
             example = _example(record, image, path.parent)
             split = _name(record.get("split", DEFAULT_SPLIT), '"split"')
             if split == ALL:
-                raise DataError(f'"split" is {ALL!r}, the name for every image; choose another')
+                raise DataError(f'"split" is {ALL!r}, a reserved name; choose another')
         except DataError as error:
             problems.append(Problem(None, f"{path}:{number}: {error}"))
             continue
@@ -86,7 +86,7 @@ def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
             width, height = image_size(path)
     else:
         raise DataError(
-            f'the image {path} is missing; mend "image" (relative to this file) or give "width" and "height"'
+            f'the image {path} is missing; fix "image" (relative to this file) or give "width" and "height"'
         )
     captions = [_caption(value, index) for index, value in enumerate(_list(record, "captions"))]
     return Example(image, path if exists else None, width, height, tuple(captions))
@@ -95,14 +95,14 @@ def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a name too long, or with a NUL in it
+    except (OSError, ValueError):  # the name is too long, or contains a NUL
         return False
 
 
 def _caption(value: Any, index: int) -> Caption:
     record = _object(value, CAPTION_KEYS, f"caption {index}")
     text = _text(record, "text")
-    tokens = tokenise(text)
+    tokens = token_spans(text)
     phrases: dict[tuple[int, int], Phrase] = {}
     items = _list(record, "phrases")
     if len(items) > PHRASE_LIMIT:
@@ -123,11 +123,11 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
     start = _whole(record, "start", low=0)
     end = _whole(record, "end", low=0)
     if not start < end <= len(text):
-        raise DataError(f"characters {start} to {end} are not a part of a caption of {len(text)} characters")
+        raise DataError(f"characters {start} to {end} are not within a caption of {len(text)} characters")
     first_token = bisect_right(tokens, start, key=lambda span: span[1])
     end_token = bisect_left(tokens, end, key=lambda span: span[0])
     if first_token >= end_token:
-        raise DataError(f"characters {start} to {end} hold no word")
+        raise DataError(f"characters {start} to {end} contain no word")
     boxes = None if record.get("boxes") is None else tuple(_box(value) for value in _list(record, "boxes"))
     categories = [_name(name, "a category") for name in _list(record, "categories", optional=True)]
     return Phrase(

@@ -1,7 +1,7 @@
 """The mark-up of Flickr30k Entities' captions: ``[/EN#12/people/clothing A man] sits .``
 
-The text without mark-up is its tokens joined by one space, and every span is counted in it while the mark-up is taken
-away, so that repeated phrases and phrases within words are where the annotators put them. Brackets may nest.
+The text without mark-up is its tokens joined by one space. Spans are computed while the mark-up is stripped, not by
+searching, so repeated phrases and phrases within words are where the annotators put them. Brackets may nest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import PHRASE_LIMIT, Box, Caption, Phrase
 
-#: The id of phrases that name no entity.
+#: The id of phrases without an entity.
 NO_ENTITY = "0"
 
 _SPACES = re.compile(r"[ \t\r\f\v]+")  # other white space, such as a no-break space, is a part of its token
@@ -28,7 +28,7 @@ _PIECE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What the annotators drew for one entity id."""
+    """The annotation of one entity id."""
 
     boxes: tuple[Box, ...] = ()
     is_scene: bool = False
@@ -46,10 +46,10 @@ class _Span:
 def parse_caption(
     line: str, index: int = 0, entities: Mapping[str, Entity] | None = None, first_match: bool = False
 ) -> Caption:
-    """Read one marked-up caption; a phrase whose entity is not among ``entities`` has unknown boxes.
+    """Parse one marked-up caption; a phrase whose entity is not in ``entities`` has unknown boxes.
 
-    ``first_match`` gives a phrase the tokens at which its words first occur in the lower-cased caption, be it within
-    another word, as the paper's authors did; its characters stay those of the mark-up.
+    ``first_match`` gives a phrase the tokens of the first match of its words in the lower-cased caption, even within
+    another word, as the paper's authors did; its character span stays that of the mark-up.
 
     >>> caption = parse_caption("[/EN#1/people A man] sees [/EN#2/people a man] .")
     >>> caption.text, [(phrase.text, phrase.start, phrase.first_token) for phrase in caption.phrases]
@@ -80,22 +80,22 @@ def parse_caption(
 
 
 def split_tokens(text: str) -> tuple[str, ...]:
-    """The tokens of a caption whose mark-up is gone."""
+    """The tokens of a caption without mark-up."""
     return tuple(text.split(" ")) if text else ()
 
 
 def strip_markup(line: str) -> tuple[str, list[_Span]]:
-    """The caption's text and its phrases in the order in which they open, as character spans of that text."""
+    """The caption's text, and its phrases as character spans of that text, in the order of their opening brackets."""
     parts: list[str] = []
     length = 0
-    after_space = True  # a space here would be the second one, or stand at the start
+    after_space = True  # a space here would be a second one, or leading
     opened: list[_Span | None] = []  # None: a bracket that belongs to the text
     spans: list[_Span] = []
     for piece in _PIECE.finditer(_SPACES.sub(" ", line)):
         kind = piece.lastgroup
         if kind == "header":
             if len(spans) == PHRASE_LIMIT:
-                raise DataError(f"more than {PHRASE_LIMIT:,} phrases: this is no caption")
+                raise DataError(f"more than {PHRASE_LIMIT:,} phrases: this is not a caption")
             span = _Span(piece["entity"], piece["header"], length)
             opened.append(span)
             spans.append(span)
@@ -105,7 +105,7 @@ def strip_markup(line: str) -> tuple[str, list[_Span]]:
         words = piece[0]
         if words == "]":
             if not opened:
-                raise DataError("a ']' closes no phrase; remove it or mend the mark-up before it")
+                raise DataError("a ']' closes no phrase; remove it or fix the mark-up before it")
             if (closed := opened.pop()) is not None:
                 closed.end = length - after_space
                 if closed.end <= closed.start:
@@ -120,9 +120,9 @@ def strip_markup(line: str) -> tuple[str, list[_Span]]:
             length += len(words)
             after_space = words[-1] == " "
     if opened:
-        raise DataError("a '[' is never closed; the line may be cut")
+        raise DataError("a '[' is never closed; the line may be truncated")
     if len({(span.start, span.end) for span in spans}) < len(spans):
-        raise DataError("two phrases hold the same words; keep one of them")
+        raise DataError("two phrases have the same span; keep one of them")
     return "".join(parts).removesuffix(" "), spans
 
 

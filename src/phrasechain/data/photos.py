@@ -1,4 +1,4 @@
-"""Which photos a user means: files, folders, datasets; and which of them are this machine's share."""
+"""The photos that a command is given: files, folders or datasets, and one shard of them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from phrasechain.core.files import reason
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import IMAGE_FOLDERS, is_official
 
-#: What a file in a folder must end with to be taken for a photo; a file that is named itself may end as it likes.
+#: Suffixes of photos in a folder; a file given by name may have any suffix.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
 class ShardNumber:
-    """One of ``count`` parts of a list of images, numbered from 1."""
+    """Shard ``number`` of ``count`` of a list of images, numbered from 1."""
 
     number: int
     count: int
 
     def holds(self, image: str) -> bool:
-        """Whether the image is in this part: by its id alone, so that no part depends on what else is in the list."""
+        """Whether the image is in this shard: by a hash of its id, independent of the other images."""
         return crc32(image.encode("utf-8", "surrogateescape")) % self.count == self.number - 1
 
 
@@ -38,35 +38,33 @@ def parse_shard(text: str) -> ShardNumber:
     ShardNumber(number=2, count=8)
     """
     match = _SHARD.fullmatch(text)
-    part = ShardNumber(int(match[1]), int(match[2])) if match else ShardNumber(0, 0)
-    if not 1 <= part.number <= part.count:
+    shard = ShardNumber(int(match[1]), int(match[2])) if match else ShardNumber(0, 0)
+    if not 1 <= shard.number <= shard.count:
         raise DataError(f"a shard is i/n with i from 1 to n, such as 1/4, not {text!r}")
-    return part
+    return shard
 
 
 def find_photos(
     sources: Sequence[Path], limit: int | None = None, part: ShardNumber | None = None
 ) -> tuple[dict[str, Path], list[str]]:
-    """The photos that are meant, by image id: a file, those in and below a folder, those of a dataset.
+    """The photos by image id: of files, of folders with their subfolders, of datasets; and the problems found.
 
-    The id is the name without suffix, or what a ``.jsonl`` dataset says. Folders are read in the order of their names.
-    The first ``limit`` photos are taken, and of those the ``part``. Second comes what is wrong with lines of a
-    ``.jsonl`` dataset that cannot be used, whichever photos they mean.
+    The id is the file name without suffix, or the id in a ``.jsonl`` dataset. Folders are read in sorted order. Of the
+    first ``limit`` photos those of the shard ``part`` are returned. Problems are the invalid lines of ``.jsonl``
+    datasets, all of them whatever the limit and the shard.
     """
     found: dict[str, Path] = {}
     problems: list[str] = []
     for source in sources:
         photos, wrong = _photos_of(source)
         if not photos:
-            raise DataError(
-                wrong[0] if wrong else f"{source}: no photos there (files that end with {', '.join(SUFFIXES)})"
-            )
+            raise DataError(wrong[0] if wrong else f"{source}: no photos there (files ending in {', '.join(SUFFIXES)})")
         problems += wrong
         for image, path in photos:
             other = found.setdefault(image, path)
             if other != path and other.resolve() != path.resolve():
                 raise DataError(
-                    f"{path}: its image id {image!r} is that of {other} too; rename one, or make two stores"
+                    f"{path}: its image id {image!r} is also that of {other}; rename one, or make two stores"
                 )
     mine = {image: path for image, path in islice(found.items(), limit) if part is None or part.holds(image)}
     return mine, problems
@@ -87,11 +85,11 @@ def _photos_of(source: Path) -> tuple[list[tuple[str, Path]], list[str]]:
 
 
 def photos_below(folder: Path) -> Iterator[Path]:
-    """The photos in a folder and, after them, in those below it; what is hidden stays so."""
+    """The photos in a folder, then those in its subfolders; hidden files are skipped."""
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):  # archives of macOS hold a ._NAME for each
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):  # macOS archives contain ._NAME files
                 yield Path(place, name)
 
 

@@ -1,7 +1,7 @@
-"""Which phrases of a caption are in its chain, and which of those are scored.
+"""Regimes: which phrases of a caption are in its chain, and which of those are evaluated.
 
-``gold``: the chain holds exactly the phrases with a box (the paper's way). ``all``: it holds every marked visual phrase
-(what a user gets). Scored are the phrases with a box, the same ones in both.
+``gold``: the chain has exactly the phrases with a box, as in the paper. ``all``: it has every annotated visual phrase,
+as in use. The evaluated phrases, those with a box, are the same in both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Marked-up captions of many images in one file, for learning to find phrases.
+"""Marked-up captions of many images in one file, to train the phrase finder.
 
 A line is ``IMAGE<TAB>CAPTION INDEX<TAB>[/EN#1/people A man] sits .``, plain or gzipped.
 """
@@ -18,19 +18,19 @@ from phrasechain.core.schema import CATEGORIES, NOT_VISUAL, Caption, is_name
 from phrasechain.data.markup import parse_caption
 
 LINE_LIMIT = 1 << 16  # bytes
-SIZE_LIMIT = 1 << 30  # bytes, unpacked
+SIZE_LIMIT = 1 << 30  # bytes, uncompressed
 _GZIP = b"\x1f\x8b"
 
 
 class Sentence(NamedTuple):
-    """A caption and the image that it is about."""
+    """A caption and its image id."""
 
     image: str
     caption: Caption
 
 
 def read_sentences(path: Path | str, limit: int | None = None) -> list[Sentence]:
-    """The captions of a file in its order, all or the first ``limit``."""
+    """The captions of a file in order, all or the first ``limit``."""
     path = Path(path)
     sentences: list[Sentence] = []
     try:
@@ -40,16 +40,16 @@ def read_sentences(path: Path | str, limit: int | None = None) -> list[Sentence]
             except DataError as error:
                 raise DataError(f"{path}:{number}: {error}") from None
     except (zlib.error, EOFError) as error:
-        raise DataError(f"{path}: broken gzip, get the file again: {one_line(error)}") from None
+        raise DataError(f"{path}: broken gzip, download the file again: {one_line(error)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {reason(error)}") from None
     if not sentences:
-        raise DataError(f"{path}: no captions in it")
+        raise DataError(f"{path}: contains no captions")
     return sentences
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not empty, with their numbers from 1."""
+    """The non-empty lines with their numbers from 1."""
     with path.open("rb") as raw:
         zipped = raw.read(2) == _GZIP
         raw.seek(0)
@@ -65,7 +65,7 @@ def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, 
     while line := file.readline(LINE_LIMIT + 1):
         number, total = number + 1, total + len(line)
         if len(line) > LINE_LIMIT:
-            raise DataError(f"{path}:{number}: longer than {LINE_LIMIT:,} bytes, so it is no caption")
+            raise DataError(f"{path}:{number}: longer than {LINE_LIMIT:,} bytes, so it is not a caption")
         if total > SIZE_LIMIT:
             raise DataError(f"{path}:{number}: more than {SIZE_LIMIT:,} bytes so far; split the file")
         if not line.isspace():
@@ -78,11 +78,11 @@ def _parse(line: bytes) -> Sentence:
     except UnicodeDecodeError as error:
         raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
     if len(fields) != 3 or not is_name(fields[0]) or not (fields[1].isdecimal() and len(fields[1]) < 10):
-        raise DataError("not an image id, the number of the caption and the caption, separated by tabs")
+        raise DataError("not image id, caption index and caption, separated by tabs")
     caption = parse_caption(fields[2], int(fields[1]))
     if not caption.tokens:
         raise DataError("the caption is empty; remove the line")
     for phrase in caption.phrases:
         if unknown := set(phrase.categories) - {*CATEGORIES, NOT_VISUAL}:
-            raise DataError(f"{min(unknown)!r} is no category; there are: {', '.join((*CATEGORIES, NOT_VISUAL))}")
+            raise DataError(f"{min(unknown)!r} is not a category; there are: {', '.join((*CATEGORIES, NOT_VISUAL))}")
     return Sentence(fields[0], caption)

@@ -15,7 +15,7 @@ from phrasechain.core.json_lines import parse_boxes, parse_json_at, read_lines
 from phrasechain.core.schema import NAME_LIMIT, is_name
 from phrasechain.store.writer import MAX_REGIONS
 
-MAX_FILE_BYTES = 1 << 28  # of a JSON object; JSON lines are streamed
+LARGEST = 1 << 28  # of a JSON object; JSON lines are streamed
 MAX_IMAGES = 10_000_000
 _KEYS = {"image", "boxes"}
 
@@ -37,7 +37,7 @@ def read_given_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def _from_object(path: Path) -> Iterator[tuple[str, Any, Any]]:
-    data = read_bounded(path, MAX_FILE_BYTES).removeprefix(b"\xef\xbb\xbf")
+    data = read_bounded(path, LARGEST).removeprefix(b"\xef\xbb\xbf")
     record = parse_json_at(str(path), data, unique_keys=True)
     if not isinstance(record, dict):
         raise DataError(f'{path}: not a JSON object such as {{"1000.jpg": [[x0, y0, x1, y1], …], …}}')
