@@ -143,7 +143,12 @@ def test_what_is_broken_is_named(data: Path) -> None:
     (data / "images" / "11.jpg").write_bytes(b"\xff\xd8\xff\xe0")
     (data / "val.txt").write_text("11\n12\n")
     report = check_dataset(data)
-    for part in ("10.txt:1: a '[' is never closed", "10.txt: contains no caption", "val.txt:2: 12 is listed", "11.jpg: "):
+    for part in (
+        "10.txt:1: a '[' is never closed",
+        "10.txt: contains no caption",
+        "val.txt:2: 12 is listed",
+        "11.jpg: ",
+    ):
         assert any(part in problem for problem in report.problems), part
 
 

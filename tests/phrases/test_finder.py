@@ -129,9 +129,9 @@ def test_2000_tokens_are_labelled() -> None:
 
 
 def test_words_are_looked_up_in_lower_case_and_signs_in_ascii() -> None:
-    looked = FINDER._features([["Dog", "DOG", "dog", "ｄｏｇ", "dogs", "’", "'"]])
-    assert looked.words.tolist() == [[3, 3, 3, 3, 0, 0, 0]]
-    shapes = looked.shapes[0].tolist()
+    ids = FINDER._token_ids([["Dog", "DOG", "dog", "ｄｏｇ", "dogs", "’", "'"]])
+    assert ids.words.tolist() == [[3, 3, 3, 3, 0, 0, 0]]
+    shapes = ids.shapes[0].tolist()
     assert shapes[5] == shapes[6]
     assert len({*shapes[:3], shapes[5]}) == 4
     assert shapes[2] == shapes[3] == shapes[4]
@@ -257,7 +257,9 @@ def test_a_file_gives_the_same_finder_and_has_the_same_bytes(tmp_path: Path) -> 
 
 def test_an_installation_without_weights_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "files", lambda _: tmp_path)
-    with pytest.raises(DataError, match=r"finder\.safetensors: not in this installation; .*give the phrases yourself"):
+    with pytest.raises(
+        DataError, match=r"finder\.safetensors: missing from this installation; .*give the phrases yourself"
+    ):
         PhraseFinder.from_pretrained()
     FINDER.save(tmp_path / "finder.safetensors")
     assert PhraseFinder.from_pretrained().words == FINDER.words

@@ -67,22 +67,22 @@ def test_nothing_given_is_nothing_found() -> None:
         (["xylophone"], f"the phrase 'xylophone' is not in the caption: {TEXT!r}"),
         (["striped shirt"], "the phrase 'striped shirt' cuts 'red-striped shirt' at (11, 28); give whole words"),
         (["ma"], "the phrase 'ma' cuts 'man' at (2, 5); give whole words"),
-        (["  "], "a phrase is empty; give words of the caption, or leave it out"),
+        (["  "], "a phrase is empty; give words of the caption, or omit it"),
         (["A man", "man"], "the phrases 'A man' and 'man' overlap, at (0, 5) and (2, 5)"),
         ([(2, 5), (2, 5)], "the phrases 'man' and 'man' overlap, at (2, 5) and (2, 5)"),
         (["man", (0, 5)], "the phrases 'A man' and 'man' overlap"),
         ([(3, 4)], "the span (3, 4) cuts 'man' at (2, 5); give whole words"),
         ([(3, 8)], "the span (3, 8) cuts 'man in' at (2, 8); give whole words"),
-        ([(1, 2)], "the span (1, 2) holds nothing but space"),
-        ([(5, 5)], "the span (5, 5) is empty or outside of the caption: 0 ≤ start < end ≤ 53"),
+        ([(1, 2)], "the span (1, 2) contains only white space"),
+        ([(5, 5)], "the span (5, 5) is empty or outside the caption: 0 ≤ start < end ≤ 53"),
         ([(5, 2)], "the span (5, 2) is empty or outside"),
         ([(-3, 2)], "the span (-3, 2) is empty or outside"),
         ([(50, 54)], "the span (50, 54) is empty or outside"),
-        ([(0, True)], "(0, True) is no phrase; give a text, or (start, end) in characters of the caption"),
-        ([(0, 1, 2)], "(0, 1, 2) is no phrase"),
-        ([None], "None is no phrase"),
+        ([(0, True)], "(0, True) is not a phrase; give a text, or (start, end) in characters of the caption"),
+        ([(0, 1, 2)], "(0, 1, 2) is not a phrase"),
+        ([None], "None is not a phrase"),
         (["x" * 100_000], "is not in the caption"),
-        (["man"] * (PHRASE_LIMIT + 1), "1,001 phrases; 1,000 are the most"),
+        (["man"] * (PHRASE_LIMIT + 1), "1,001 phrases, more than 1,000; give fewer"),
     ],
 )
 def test_what_is_refused(phrases: list[Given], message: str) -> None:
@@ -95,7 +95,7 @@ def test_one_text_is_no_list() -> None:
     with pytest.raises(DataError, match="put it into a list"):
         locate_phrases(TEXT, "man")
     for other in (5, iter(["man"])):
-        with pytest.raises(DataError, match="not of the type"):
+        with pytest.raises(DataError, match="spans, not (int|list_iterator)"):
             locate_phrases(TEXT, other)  # type: ignore[arg-type]
 
 

@@ -1,1 +1,1 @@
-"""Speed and memory, against named peers and a floor."""
+"""Benchmarks of speed and memory, against named peers and a lower bound."""

@@ -1,4 +1,4 @@
-"""``phrasechain bench``: figures of time as ratios in one run, against named peers and a floor."""
+"""``phrasechain bench chain``: time and memory as ratios to named peers and a lower bound, measured in one run."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from phrasechain.core.memory import peak_bytes
 from phrasechain.core.progress import track
 from phrasechain.core.terminal import print_table
 
-Sizes = tuple[int, int, int]  # B sequences, T steps, K labels
-SIZES: tuple[Sizes, ...] = ((16, 3, 100), (16, 8, 100), (64, 32, 20), (32, 128, 10), (4, 16, 500))
+ChainShape = tuple[int, int, int]  # B sequences, T steps, K labels
+SHAPES: tuple[ChainShape, ...] = ((16, 3, 100), (16, 8, 100), (64, 32, 20), (32, 128, 10), (4, 16, 500))
 PEER = "pytorch-crf nll"
 DECODE_PEER = "pytorch-crf decode"
 
 
 @dataclass
 class Inputs:
-    """Scores, and targets like those of phrase grounding: about five of the labels share the mass of a step."""
+    """Random scores, and soft targets as in phrase grounding: about five labels per step have mass."""
 
     emissions: Tensor  # (B, T, K)
     transitions: Tensor  # (B, T-1, K, K)
@@ -42,8 +42,8 @@ class Inputs:
     peers: dict[str, torch.nn.Module] = field(default_factory=dict)
 
     @staticmethod
-    def random(sizes: Sizes) -> Inputs:
-        B, T, K = sizes
+    def random(shape: ChainShape) -> Inputs:
+        B, T, K = shape
         generator = torch.Generator().manual_seed(0)
 
         def normal(*shape: int) -> Tensor:
@@ -96,7 +96,7 @@ def pytorch_crf_decode(x: Inputs) -> None:
 
 
 def plain_loop(x: Inputs) -> None:
-    """What one writes first: logsumexp in a loop, autograd for the rest."""
+    """The textbook implementation: a logsumexp loop, and autograd for the gradient."""
     alpha = x.emissions[:, 0]
     for t, step in enumerate(x.transitions.unbind(1), start=1):
         alpha = torch.logsumexp(alpha[:, :, None] + step, 1) + x.emissions[:, t]
@@ -114,7 +114,7 @@ def torch_struct(x: Inputs) -> None:
 
 
 def floor(x: Inputs) -> None:
-    """exp of the transitions, and one gradient written."""
+    """The lower bound: exp of the transitions, and one write of the gradient."""
     with torch.no_grad():
         x.transitions.exp()
         torch.empty_like(x.transitions).fill_(1.0)
@@ -135,9 +135,9 @@ METHODS: dict[str, tuple[Method, str]] = {
 MEMORY_OF = ("kl, full transitions, compiled", "kl, full transitions, pure torch", "logsumexp loop, autograd")
 
 
-def methods_for(sizes: Sizes) -> list[str]:
-    """The methods that can run here at these sizes."""
-    B, T, K = sizes
+def methods_for(shape: ChainShape) -> list[str]:
+    """The methods that can run here at this shape."""
+    B, T, K = shape
     names = list(METHODS)
     if backend() != "compiled":
         names.remove("kl, full transitions, compiled")
@@ -148,13 +148,13 @@ def methods_for(sizes: Sizes) -> list[str]:
     return names
 
 
-def time_methods(sizes: Sizes, threads: int, seconds: float) -> dict[str, float]:
-    """Milliseconds of each method: the median of calls in bursts that take turns, so that a slow moment hits all alike.
+def time_methods(shape: ChainShape, threads: int, seconds: float) -> dict[str, float]:
+    """Median milliseconds of each method; the methods run in interleaved bursts, so a slow moment affects all of them.
 
-    The first call of a burst is not counted: it finds the caches full of the others' data.
+    The first call of a burst is not counted, since the caches are filled with the other methods' data.
     """
     torch.set_num_threads(threads)
-    x, names = Inputs.random(sizes), methods_for(sizes)
+    x, names = Inputs.random(shape), methods_for(shape)
     times: dict[str, list[float]] = {name: [] for name in names}
     slow = {name for name in names if _time(METHODS[name][0], x) > seconds / 10}
     start, rounds = time.perf_counter(), 0
@@ -170,10 +170,9 @@ def time_methods(sizes: Sizes, threads: int, seconds: float) -> dict[str, float]
 
 
 def _keep_freed_memory() -> None:
-    """Tell glibc to keep what is freed, as allocators made for training do.
+    """Stop glibc from returning freed memory to the system, as allocators made for training do.
 
-    Otherwise much of the time of the small sizes is that of the system handing out the same pages again, by rng more
-    in one method than in the next.
+    Otherwise page faults take much of the time at small sizes, at random more in one method than in the next.
     """
     if sys.platform == "linux":
         trim_threshold, mmap_threshold = -1, -3
@@ -190,70 +189,70 @@ def _time(method: Method, x: Inputs) -> float:
     return elapsed
 
 
-def peak_memory(name: str, sizes: Sizes) -> float:
-    """Peak memory of one forward and backward pass over that of the transitions, its gradient included.
+def relative_peak_memory(name: str, shape: ChainShape) -> float:
+    """Peak memory of one forward and backward pass as a multiple of the transitions' size, their gradient included.
 
-    Measured in a process of its own, on a batch enlarged until the transitions take 64 MB.
+    Measured in a separate process, on a batch enlarged until the transitions take 64 MB.
     """
-    B, T, K = sizes
+    B, T, K = shape
     enlarged = (max(B, (1 << 24) // ((T - 1) * K * K)), T, K)
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_of_one_pass, (name, enlarged))
 
 
-def _peak_of_one_pass(name: str, sizes: Sizes) -> float:
+def _peak_of_one_pass(name: str, shape: ChainShape) -> float:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    METHODS[name][0](Inputs.random((2, 2, 2)))  # what is loaded at the first call is not counted
-    x = Inputs.random(sizes)
+    METHODS[name][0](Inputs.random((2, 2, 2)))  # the first call loads libraries, which is not counted
+    x = Inputs.random(shape)
     before = peak_bytes()
     METHODS[name][0](x)
     return (peak_bytes() - before) / x.transitions.nbytes
 
 
 def bench_chain(threads: tuple[int, ...] = (1, 2), seconds: float = 4.0, memory: bool = True) -> dict[str, object]:
-    """Everything that ``phrasechain bench chain`` prints, as plain data."""
+    """The results of ``phrasechain bench chain`` as plain data."""
     warnings.filterwarnings("ignore", message=".*(arg_constraints|uint8 condition).*")  # of the peers
     _keep_freed_memory()
     before = torch.get_num_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    jobs = [(count, sizes) for count in threads for sizes in SIZES]
+    jobs = [(count, shape) for count in threads for shape in SHAPES]
     times: dict[str, dict[str, dict[str, float]]] = {}
-    for count, sizes in track(jobs, len(jobs), "timing"):
-        times.setdefault(str(count), {})[_label(sizes)] = time_methods(sizes, count, seconds)
+    for count, shape in track(jobs, len(jobs), "timing"):
+        times.setdefault(str(count), {})[_label(shape)] = time_methods(shape, count, seconds)
     torch.set_num_threads(before)
     found: dict[str, object] = {"load_average": load, "torch": torch.__version__, "backend": backend(), "ms": times}
     if memory:
-        names = [name for name in MEMORY_OF if name in methods_for(SIZES[0])]
-        pairs = [(name, sizes) for name in names for sizes in SIZES]
+        names = [name for name in MEMORY_OF if name in methods_for(SHAPES[0])]
+        pairs = [(name, shape) for name in names for shape in SHAPES]
         peaks: dict[str, dict[str, float]] = {}
-        for name, sizes in track(pairs, len(pairs), "peak memory"):
-            peaks.setdefault(name, {})[_label(sizes)] = peak_memory(name, sizes)
+        for name, shape in track(pairs, len(pairs), "peak memory"):
+            peaks.setdefault(name, {})[_label(shape)] = relative_peak_memory(name, shape)
         found["peak_memory"] = peaks
     return found
 
 
 def print_chain(found: dict[str, object], console: Console) -> None:
-    """Tables of milliseconds with the ratio to the peer behind them, and of memory."""
+    """Tables of milliseconds, with the ratio to the peer in brackets, and of memory."""
     console.print(f"torch {found['torch']}, backend {found['backend']}, load average {found['load_average']:.2f}")
     times = found["ms"]
     assert isinstance(times, dict)
-    for threads, by_size in times.items():
+    for threads, by_shape in times.items():
         table = Table(title=f"ms, and as a multiple of pytorch-crf ({threads} thread{'s' * (threads != '1')})")
         table.add_column("forward + backward; B,T,K =")
-        for label in by_size:
+        for label in by_shape:
             table.add_column(label, justify="right")
         for name, (_, peer) in METHODS.items():
-            table.add_row(name, *(_cell(by_size[label], name, peer) for label in by_size))
+            table.add_row(name, *(_cell(by_shape[label], name, peer) for label in by_shape))
         print_table(table, console)
     peaks = found.get("peak_memory")
     if isinstance(peaks, dict):
         table = Table(title="peak memory over the transitions, gradient included")
         table.add_column("B,T,K =")
-        for sizes in SIZES:
-            table.add_column(_label(sizes), justify="right")
+        for shape in SHAPES:
+            table.add_column(_label(shape), justify="right")
         for name, by_label in peaks.items():
-            table.add_row(name, *(f"{by_label[_label(sizes)]:.2f}" for sizes in SIZES))
+            table.add_row(name, *(f"{by_label[_label(shape)]:.2f}" for shape in SHAPES))
         print_table(table, console)
     if find_spec("torchcrf") is None:
         console.print("pytorch-crf is not installed, so there are no ratios: pip install 'phrasechain[dev]'")
@@ -266,5 +265,5 @@ def _cell(times: dict[str, float], name: str, peer: str) -> str:
     return f"{times[name]:.2f}{ratio}"
 
 
-def _label(sizes: Sizes) -> str:
-    return ",".join(map(str, sizes))
+def _label(shape: ChainShape) -> str:
+    return ",".join(map(str, shape))

@@ -1,7 +1,7 @@
-"""The time that a model takes to answer for a test set: a part of ``phrasechain bench step``.
+"""Inference time on a test set: a part of ``phrasechain bench step``.
 
-What is timed is what ``phrasechain evaluate`` does between reading the annotations and writing the predictions:
-batches of regions and captions, scores, Viterbi, boxes and the ranked regions of each phrase.
+It times what ``phrasechain evaluate`` does between reading the annotations and writing the predictions: batching,
+scores, Viterbi, boxes and the ranked regions of each phrase.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _WIDTH, _HEIGHT = 500, 400
 
 
 def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]:
-    """Seconds for 1,000 images with five captions each, by those for ``images`` of them or a few more, and the phrases.
+    """Seconds and phrases for 1,000 images with five captions each, extrapolated from ``images`` (whole batches).
 
-    The first batch is not counted: memory is taken then that the others use again.
+    The first batch is not counted: it allocates the memory that the others reuse.
     """
     sizes = replace(sizes, images=IMAGES_AT_ONCE, captions=CAPTIONS)
     images = -(-images // IMAGES_AT_ONCE) * IMAGES_AT_ONCE
@@ -36,12 +36,12 @@ def time_evaluation(sizes: Sizes, threads: int, images: int) -> dict[str, float]
     phrases = sum(len(list(predictions_of(batch, decoded))) for batch, _, decoded in batches)
     seconds = time.perf_counter() - start
     torch.set_num_threads(before)
-    share = images / IMAGES
-    return {"seconds": seconds / share, "phrases": phrases / share, "images": float(images)}
+    fraction = images / IMAGES
+    return {"seconds": seconds / fraction, "phrases": phrases / fraction, "images": float(images)}
 
 
 def make_examples(sizes: Sizes, count: int) -> tuple[list[Example], dict[str, Regions]]:
-    """``count`` images, all with captions and regions of these sizes."""
+    """``count`` synthetic images with captions and regions of these sizes."""
     rng, tokens = np.random.default_rng(0), sizes.token_counts
     captions = tuple(
         Caption(index, "", ("word",) * tokens[index], tuple(map(_phrase, range(phrases))))

@@ -1,4 +1,4 @@
-"""For someone who asks how fast it is: ``bench``."""
+"""Benchmarks: ``bench``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bench(
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
 ) -> None:
-    """Measure speed and memory, as ratios in one run against named peers and a floor."""
+    """Measure speed and memory as ratios to named peers and a lower bound, in one run."""
     import json
 
     from rich.console import Console

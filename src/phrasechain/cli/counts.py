@@ -1,4 +1,4 @@
-"""What commands that go over many images say at their end."""
+"""The summary that commands over many images print at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phrasechain.core.terminal import print_table, printable
 
 
 def print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:
-    """Say what went into a store, and on stderr what did not; if there is such, end with status 1."""
+    """Print what went into a store, and on stderr what was skipped; exits with status 1 if anything was."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""For someone with a dataset and other people's features: ``check``, ``import-features`` and ``merge-stores``."""
+"""Commands for datasets and imported features: ``check``, ``import-features`` and ``merge-stores``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from phrasechain.core.terminal import printable
 def check(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
     features: Annotated[
-        Path | None, typer.Option(metavar="STORE", help="Region features: also say how they cover the phrases.")
+        Path | None, typer.Option(metavar="STORE", help="Region features: also report how well they cover the phrases.")
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="PNG", help="Draw the histograms of the paper's Figure 2 into this file.")
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
 ) -> None:
-    """Say what a dataset holds, and what is missing or broken.
+    """Report what a dataset contains, and what is missing or broken.
 
-    Exit status: 0 the data can be used, 1 it cannot, 2 it cannot even be opened.
+    Exit status: 0 usable, 1 not usable, 2 cannot be opened.
     """
     import json
 
@@ -46,22 +46,22 @@ def check(
 
 def import_features(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Feature files, or a folder of npz files.")],
-    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to write, or to resume.")],
     format: Annotated[str, typer.Option("--format", help="auto, tsv, ban or ddpn.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="float16 or float32.")] = "float16",
     ids: Annotated[
         list[Path] | None,
         typer.Option("--ids", metavar="PICKLE", help="BAN's image ids, one for each file [NAME_imgid2idx.pkl]."),
     ] = None,
-    on_error: Annotated[str, typer.Option("--on-error", help="What a broken image does: stop or skip.")] = "stop",
+    on_error: Annotated[str, typer.Option("--on-error", help="What to do with a broken image: stop or skip.")] = "stop",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N images.")] = None,
     extractor: Annotated[
-        str, typer.Option("--extractor", help="A name for what made the features.")
+        str, typer.Option("--extractor", help="A name for the extractor of the features.")
     ] = "bottom-up-attention",
 ) -> None:
     """Convert region features (bottom-up-attention TSV, BAN HDF5, DDPN npz) to a store.
 
-    Run it again to go on after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
+    Run it again to resume after an interruption. Exit status: 0 all imported, 1 some images skipped, 2 stopped.
     """
     from phrasechain.store.importers.features import import_features as run
 
@@ -71,17 +71,17 @@ def import_features(
     counts = {
         "written": report.written,
         "already there": report.already_there,
-        "met again (first kept)": report.duplicates,
+        "duplicates (first kept)": report.duplicates,
         "broken, skipped": report.skipped,
     }
     print_counts("images", out, counts, report.problems)
 
 
 def merge_stores(
-    stores: Annotated[list[Path], typer.Argument(metavar="STORE…", help="Finished stores that share no image.")],
-    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    stores: Annotated[list[Path], typer.Argument(metavar="STORE…", help="Finished stores with no image in common.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to write, or to resume.")],
 ) -> None:
-    """Copy the parts that several machines wrote (--shard) into one store."""
+    """Merge the stores that several machines wrote (--shard) into one."""
     from phrasechain.store.writer import merge_stores as run
 
     typer.echo(f"{printable(str(out))}: {run(stores, out):,} images")

@@ -1,4 +1,4 @@
-"""The program: its commands in the order of --help, its version, and how it ends."""
+"""The command-line program: its commands in the order of --help, --version, and exit statuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "merge-stores": merge_stores,
     "bench": bench,
 }
-INTERRUPTED = 130  # the status that typer makes of Ctrl-C
+INTERRUPTED = 130  # typer's exit status after Ctrl-C
 
 app = typer.Typer(
     help="Finds, for every noun phrase of a caption, the region of the image that it names.",
@@ -63,9 +63,11 @@ def root(
 
 
 def main() -> None:
-    """Run the command line; an error the user can mend is one line on stderr and status 2, an interrupt 130."""
+    """Run the command line; an error the user can fix is one line on stderr and status 2, an interrupt is 130."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: no sign is worth a traceback
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # as stderr does: an unencodable character is no reason to crash
     try:
         app()
     except PhrasechainError as error:

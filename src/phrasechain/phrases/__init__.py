@@ -1,1 +1,1 @@
-"""The noun phrases of a caption: found, or given by the user."""
+"""The noun phrases of a caption: detected by a tagger, or given by the user."""

@@ -1,11 +1,12 @@
-"""The phrase finder: the noun phrases of a caption and their categories.
+"""The phrase finder: detects the noun phrases of a caption and their categories.
 
-A BIO tagger with a chain CRF over nine classes: the eight categories, and ``notvisual``, whose phrases are dropped:
+A BiLSTM-CRF tagger with BIO labels for nine classes, the eight categories and ``notvisual``, whose phrases are detected
+and then dropped:
 
-    token → [word vector ; mean of its n-grams' vectors ; vector of its shape] → BiLSTM → emissions → ChainCRF
+    token → [word embedding ; mean of its character n-gram embeddings ; word-shape embedding] → BiLSTM → ChainCRF
 
-An I follows only a B or an I of its class. Words are looked up in lower case; n-grams stand for unknown words, and the
-shape distinguishes capitals, digits and punctuation.
+I-X may only follow B-X or I-X. Words are lower-cased; hashed character n-grams cover unknown words, and the word shape
+encodes capitals, digits and punctuation.
 
 Axes: B captions, L tokens, U distinct tokens of the batch, K labels.
 """
@@ -49,22 +50,22 @@ _SHAPES = tuple(
     map(re.compile, (r"[^\w]+", r"\d+", r".*\d.*", r"[A-Z]", r"[A-Z][^a-z]*", r"[A-Z][^A-Z]*", r".*[A-Z].*"))
 )
 _SHAPE_DIMENSION = 8
-_SPREAD = 0.5  # standard deviation of given vectors
+_SPREAD = 0.5  # standard deviation of the initial word embeddings
 
 
 def begin(name: str) -> int:
-    """The label of the first token of a phrase of this class."""
+    """The B label of a class: the first token of a phrase."""
     return 1 + 2 * CLASSES.index(name)
 
 
 def inside(name: str) -> int:
-    """The label of its other tokens."""
+    """The I label of a class: the other tokens of a phrase."""
     return begin(name) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPhrase:
-    """A phrase of a text, ``text[start:end]`` in code points, and its tokens."""
+    """A phrase of a text, ``text[start:end]`` in code points, and its token span."""
 
     text: str
     start: int
@@ -74,30 +75,30 @@ class FoundPhrase:
     end_token: int
 
 
-class TokenFeatures(NamedTuple):
-    """The inputs of the embeddings for a batch of captions."""
+class TokenIds(NamedTuple):
+    """A batch of captions as indices into the embedding tables."""
 
-    words: Tensor  # (B, L) int64: indices in the vocabulary, 0 for unknown words
+    words: Tensor  # (B, L) int64: indices into the vocabulary, 0 for unknown words
     shapes: Tensor  # (B, L) int64
-    kinds: Tensor  # (B, L) int64: the index among the U distinct tokens
-    buckets: Tensor  # n-grams of the distinct tokens, concatenated
-    starts: Tensor  # (U,) where those of each token start
+    types: Tensor  # (B, L) int64: which of the U distinct tokens it is
+    buckets: Tensor  # hashed n-grams of the distinct tokens, concatenated
+    offsets: Tensor  # (U,) where those of each begin in ``buckets``
     lengths: Tensor  # (B,)
 
 
 class PhraseFinder(nn.Module):
-    """Finds the phrases that a text names.
+    """Detects the noun phrases of a text.
 
     Args:
-        words: the vocabulary, in lower case, each word once.
-        word_dimension, ngram_dimension: of the vectors of words and of n-grams.
-        buckets: rows that n-grams share by their hash.
-        hidden, layers: units of one direction of the LSTM, and its layers.
-        dropout: of token vectors and states, in training.
-        word_dropout: the share of words that count as unknown in training.
+        words: the vocabulary, lower-cased, without duplicates.
+        word_dimension, ngram_dimension: embedding sizes of words and of character n-grams.
+        buckets: hash buckets of the n-gram embeddings.
+        hidden, layers: LSTM units per direction, and layers.
+        dropout: of token embeddings and LSTM states.
+        word_dropout: the probability that a training word is replaced by the unknown word.
 
     Example:
-        >>> finder = PhraseFinder(["a", "dog"])  # untrained; see from_pretrained()
+        >>> finder = PhraseFinder(["a", "dog"])  # with random weights; from_pretrained() is trained
         >>> [phrase.text for phrase in finder.eval().find("")]
         []
     """
@@ -124,7 +125,7 @@ class PhraseFinder(nn.Module):
             "hidden": hidden,
             "layers": layers,
         }
-        self._places = {word: place for place, word in enumerate(self.words, 1)}
+        self._word_index = {word: index for index, word in enumerate(self.words, 1)}
         self.word_vectors = nn.Embedding(1 + len(self.words), word_dimension)
         self.ngram_vectors = nn.EmbeddingBag(buckets, ngram_dimension, mode="mean")
         self.shape_vectors = nn.Embedding(1 + len(_SHAPES), _SHAPE_DIMENSION)
@@ -137,41 +138,41 @@ class PhraseFinder(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
-        """A trained finder: the embedded one, or one from a file of ``train_finder``."""
+        """A trained finder: the embedded one, or a file that ``train-finder`` wrote."""
         if path is not None:
             return cls.load(Path(path))
         embedded = Path(str(files("phrasechain.phrases") / "finder.safetensors"))
         if not embedded.exists():
             raise DataError(
-                f"{embedded}: not in this installation; reinstall phrasechain, give the phrases yourself, "
-                "or name the file of a finder that you have trained"
+                f"{embedded}: missing from this installation; reinstall phrasechain, give the phrases yourself, "
+                "or give the file of a finder that you trained"
             )
         return cls.load(embedded)
 
     @torch.no_grad()
     def begin_with(self, vectors: WordVectors) -> None:
-        """Initialise the word vectors with given ones, reduced to the finder's dimension by PCA."""
-        rows = [row for row, word in enumerate(vectors.words) if word in self._places]
+        """Initialise the word embeddings with pretrained vectors, reduced to the finder's dimension by PCA."""
+        rows = [row for row, word in enumerate(vectors.words) if word in self._word_index]
         given = torch.from_numpy(vectors.vectors)
         given = given - given.mean(0)
         axes = torch.linalg.svd(given, full_matrices=False).Vh[: self.shape["word_dimension"]]
         reduced = given @ axes.T  # (W, up to the word dimension)
         self.word_vectors.weight.normal_(std=_SPREAD)
-        places = [self._places[vectors.words[row]] for row in rows]
-        self.word_vectors.weight[places, : len(axes)] = _SPREAD * reduced[rows] / reduced.std()
+        indices = [self._word_index[vectors.words[row]] for row in rows]
+        self.word_vectors.weight[indices, : len(axes)] = _SPREAD * reduced[rows] / reduced.std()
 
     # ---- inference ----
 
     @torch.inference_mode()
     def find(self, text: str) -> list[FoundPhrase]:
-        """The visual phrases of a text, in order."""
+        """The phrases of a text in order, those that name nothing visible left out."""
         tokens = tokenise(text)
         [labels] = self.label([[token.text for token in tokens]])
         return [_found(text, tokens, first, end, name) for first, end, name in phrases_of(labels) if name != NOT_VISUAL]
 
     @torch.inference_mode()
     def label(self, captions: Captions) -> list[list[int]]:
-        """The best labels of the tokens of each caption (Viterbi)."""
+        """The Viterbi labels of the tokens of each caption."""
         lengths = [len(caption) for caption in captions]
         if not any(lengths):
             return [[] for _ in captions]
@@ -181,42 +182,43 @@ class PhraseFinder(nn.Module):
 
     @torch.inference_mode()
     def categorise(self, text: str, spans: Sequence[Span]) -> list[FoundPhrase]:
-        """Given phrases, each with its category.
+        """Given spans as phrases, each with its category.
 
-        It is that of the first phrase that the finder finds in the span, or else the class of largest marginals there.
-        So a part of a phrase ("hat" of "a red hat") and a longer one ("a man in a red hat") get the category of what
-        they name; constraining the chain to the spans does worse on both.
+        The category is that of the first phrase that the finder detects in the span, or, if it detects none, the one
+        with the largest sum of marginals there. So a part of a phrase ("hat" of "a red hat") and a longer one ("a man
+        in a red hat") get the category of their head; decoding constrained to the spans does worse on both.
         """
         if not spans:
             return []
         tokens = tokenise(text)
         crf = self([[token.text for token in tokens]])
-        seen = [phrase for phrase in phrases_of(crf.viterbi()[0][0].tolist()) if phrase[2] != NOT_VISUAL]
+        detected = [phrase for phrase in phrases_of(crf.viterbi()[0][0].tolist()) if phrase[2] != NOT_VISUAL]
         marginals = crf.marginals[0]  # (L, K)
         return [
-            _found(text, tokens, span.first_token, span.end_token, _category(span, seen, marginals)) for span in spans
+            _found(text, tokens, span.first_token, span.end_token, _category(span, detected, marginals))
+            for span in spans
         ]
 
-    # ---- scores ----
+    # ---- the network ----
 
     def forward(self, captions: Captions) -> ChainCRF:
-        """The chain CRF over the labels of B captions, none of which is empty."""
+        """The chain CRF of B tokenised captions, none of them empty."""
         emissions, lengths = self._emissions(captions)
         crf: ChainCRF = self.tagger(emissions, lengths, validate=False)
         return crf
 
     def _emissions(self, captions: Captions) -> tuple[Tensor, Tensor]:
         """(B, L, K) and the lengths (B,)."""
-        tokens = self._features(captions)
-        words = tokens.words
+        ids = self._token_ids(captions)
+        words = ids.words
         if self.training and self.word_dropout:
             words = words.masked_fill(torch.rand(words.shape) < self.word_dropout, 0)
-        ngrams = embedding(tokens.kinds, self.ngram_vectors(tokens.buckets, tokens.starts))
-        vectors = torch.cat([self.word_vectors(words), ngrams, self.shape_vectors(tokens.shapes)], -1)  # (B, L, D)
-        return self.emissions(self.dropout(self._states(self.dropout(vectors), tokens.lengths))), tokens.lengths
+        ngrams = embedding(ids.types, self.ngram_vectors(ids.buckets, ids.offsets))
+        vectors = torch.cat([self.word_vectors(words), ngrams, self.shape_vectors(ids.shapes)], -1)  # (B, L, D)
+        return self.emissions(self.dropout(self._states(self.dropout(vectors), ids.lengths))), ids.lengths
 
     def _states(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """(B, L, 2 H), by packed sequences."""
+        """The BiLSTM states (B, L, 2 H), without reading the padding."""
         states: Tensor
         if bool((lengths == vectors.shape[1]).all()):
             states, _ = self.lstm(vectors)
@@ -225,20 +227,20 @@ class PhraseFinder(nn.Module):
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         return states
 
-    def _features(self, captions: Captions) -> TokenFeatures:
-        L, kinds = longest(captions), {"": 0}  # the empty token pads
-        rows = [[kinds.setdefault(token, len(kinds)) for token in caption] for caption in captions]
-        known = [_features(token, self.shape["buckets"]) for token in kinds]
-        places = torch.tensor([self._places.get(word, 0) for word, _, _ in known])  # (U,)
-        shapes = torch.tensor([shape for _, shape, _ in known])
-        where = torch.tensor([row + [0] * (L - len(row)) for row in rows])  # (B, L)
-        bags = [buckets for _, _, buckets in known]
-        return TokenFeatures(
-            words=places[where],
-            shapes=shapes[where],
-            kinds=where,
-            buckets=torch.tensor([bucket for bag in bags for bucket in bag]),
-            starts=torch.tensor([0, *accumulate(map(len, bags))][:-1]),
+    def _token_ids(self, captions: Captions) -> TokenIds:
+        L, types = longest(captions), {"": 0}  # the empty token is padding
+        rows = [[types.setdefault(token, len(types)) for token in caption] for caption in captions]
+        features = [_features(token, self.shape["buckets"]) for token in types]
+        words = torch.tensor([self._word_index.get(word, 0) for word, _, _ in features])  # (U,)
+        shapes = torch.tensor([shape for _, shape, _ in features])
+        ids = torch.tensor([row + [0] * (L - len(row)) for row in rows])  # (B, L)
+        ngrams = [buckets for _, _, buckets in features]
+        return TokenIds(
+            words=words[ids],
+            shapes=shapes[ids],
+            types=ids,
+            buckets=torch.tensor([bucket for buckets in ngrams for bucket in buckets]),
+            offsets=torch.tensor([0, *accumulate(map(len, ngrams))][:-1]),
             lengths=torch.tensor([len(row) for row in rows]),
         )
 
@@ -265,7 +267,7 @@ class PhraseFinder(nn.Module):
 
 
 def phrases_of(labels: Iterable[int]) -> list[tuple[int, int, str]]:
-    """The first token, the end and the class of each phrase in BIO labels.
+    """Decode BIO labels: the first token, the end and the class of each phrase.
 
     >>> phrases_of([1, 2, 0, 3, 3])
     [(0, 2, 'people'), (3, 4, 'clothing'), (4, 5, 'clothing')]
@@ -289,8 +291,8 @@ def _forbidden_pairs() -> list[tuple[int, int]]:
     ]
 
 
-def _category(span: Span, seen: Sequence[tuple[int, int, str]], marginals: Tensor) -> str:
-    for first, end, name in seen:
+def _category(span: Span, detected: Sequence[tuple[int, int, str]], marginals: Tensor) -> str:
+    for first, end, name in detected:
         if first < span.end_token and end > span.first_token:
             return name
     of_class = marginals[span.first_token : span.end_token, 1:].sum(0).view(len(CLASSES), 2).sum(1)

@@ -1,8 +1,8 @@
-"""Phrases that the user gives: texts, each wherever it stands in the caption, or spans in code points.
+"""Phrases given by the user: texts, matched at every occurrence in the caption, or spans in code points.
 
-A phrase consists of whole tokens. A text is looked for as it is written and, if it is nowhere, in any case; white space
-in it stands for any. Space at the ends of a span is cut off. What cuts a word, overlaps or is not there is refused:
-guessing would draw a box for something else than was asked for.
+A phrase consists of whole tokens. A text is matched with its case and, if it does not occur, without; white space
+matches any white space. Spans are stripped. Spans that cut a word, overlap or do not exist are refused: guessing would
+draw a box for something other than what was asked for.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _SHOWN = 60  # characters of the user's text in a message
 
 
 def locate_phrases(text: str, phrases: Sequence[Given]) -> list[Span]:
-    """Where the given phrases stand, in the order of the text; a text that is given again adds nothing.
+    """The spans of the given phrases, in the order of the text; repeated texts are ignored.
 
     >>> [(span.start, span.end) for span in locate_phrases("A man sees a man.", ["man", (0, 1)])]
     [(0, 1), (2, 5), (13, 16)]
     """
     if isinstance(phrases, str):
-        raise DataError("phrases are a list of texts or of (start, end), not one text; put it into a list")
+        raise DataError("phrases must be a list of texts or (start, end) spans, not one text; put it into a list")
     if not isinstance(phrases, Collection):
-        raise DataError(f"phrases are a list of texts or of (start, end), not of the type {type(phrases).__name__}")
+        raise DataError(f"phrases must be a list of texts or (start, end) spans, not {type(phrases).__name__}")
     if len(phrases) > PHRASE_LIMIT:
-        raise DataError(f"{len(phrases):,} phrases; {PHRASE_LIMIT:,} are the most")
+        raise DataError(f"{len(phrases):,} phrases, more than {PHRASE_LIMIT:,}; give fewer")
     tokens = tokenise(text)
     found: list[Span] = []
     texts: set[str] = set()
@@ -52,7 +52,7 @@ def locate_phrases(text: str, phrases: Sequence[Given]) -> list[Span]:
 def _locate_text(text: str, tokens: Sequence[Token], phrase: str) -> list[Span]:
     words = phrase.split()
     if not words:
-        raise DataError("a phrase is empty; give words of the caption, or leave it out")
+        raise DataError("a phrase is empty; give words of the caption, or omit it")
     pattern = r"\s+".join(map(re.escape, words)) if len("".join(words)) <= len(text) else None
     cut = None
     for flags in (re.NOFLAG, re.IGNORECASE):
@@ -67,22 +67,22 @@ def _locate_text(text: str, tokens: Sequence[Token], phrase: str) -> list[Span]:
 
 def _locate_span(text: str, tokens: Sequence[Token], given: tuple[int, int]) -> Span:
     if not isinstance(given, Sequence) or len(given) != 2 or any(type(place) is not int for place in given):
-        raise DataError(f"{_quote(given)} is no phrase; give a text, or (start, end) in characters of the caption")
+        raise DataError(f"{_quote(given)} is not a phrase; give a text, or (start, end) in characters of the caption")
     start, end = given
     if not 0 <= start < end <= len(text):
         rule = f"0 ≤ start < end ≤ {len(text)}, the length of the caption"
-        raise DataError(f"the span ({start}, {end}) is empty or outside of the caption: {rule}")
+        raise DataError(f"the span ({start}, {end}) is empty or outside the caption: {rule}")
     inner = text[start:end]
     start, end = start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
     if start >= end:
-        raise DataError(f"the span ({given[0]}, {given[1]}) holds nothing but space; give words of the caption")
+        raise DataError(f"the span ({given[0]}, {given[1]}) contains only white space; give words of the caption")
     if span := _whole_tokens(tokens, start, end):
         return span
     raise DataError(f"the span ({given[0]}, {given[1]}) cuts {_around(text, tokens, start, end)}; give whole words")
 
 
 def _whole_tokens(tokens: Sequence[Token], start: int, end: int) -> Span | None:
-    """The tokens that begin and end just there; none where a border lies within a token."""
+    """The tokens that span exactly [start, end); ``None`` where a boundary lies within a token."""
     first = bisect_left(tokens, start, key=lambda token: token.start)
     stop = bisect_left(tokens, end, key=lambda token: token.end) + 1
     whole = first < stop <= len(tokens) and tokens[first].start == start and tokens[stop - 1].end == end
@@ -90,7 +90,7 @@ def _whole_tokens(tokens: Sequence[Token], start: int, end: int) -> Span | None:
 
 
 def _around(text: str, tokens: Sequence[Token], start: int, end: int) -> str:
-    """The words that a span touches, and where they are."""
+    """The words that a span overlaps, and their position."""
     first = bisect_right(tokens, start, key=lambda token: token.end)
     stop = bisect_left(tokens, end, key=lambda token: token.start)
     if first >= stop:
@@ -108,7 +108,7 @@ def _refuse_overlap(text: str, spans: Sequence[Span]) -> None:
 
 
 def _nearest(text: str, tokens: Sequence[Token], phrase: str) -> str:
-    """A hint: the words of the caption that look most like the phrase, or how the caption begins."""
+    """A hint: the closest match in the caption, or the start of the caption."""
     count = max(1, len(tokenise(phrase[:200])))
     pieces = [
         text[tokens[first].start : tokens[first + size - 1].end]
