@@ -109,8 +109,8 @@ def test_works_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_library_that_cannot_be_loaded_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"_kernel{EXTENSION_SUFFIXES[0]}").write_bytes(b"built for another machine")
     monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
-    with pytest.warns(UserWarning, match="pure torch serves"):
-        assert kernel._find.__wrapped__() is None
+    with pytest.warns(UserWarning, match="using pure torch"):
+        assert kernel._open.__wrapped__() is None
 
 
 @pytest.mark.parametrize("K", [1, 5, 8, 13, 40])

@@ -95,7 +95,7 @@ def test_one_text_is_no_list() -> None:
     with pytest.raises(DataError, match="put it into a list"):
         locate_phrases(TEXT, "man")
     for other in (5, iter(["man"])):
-        with pytest.raises(DataError, match="spans, not (int|list_iterator)"):
+        with pytest.raises(DataError, match=r"spans, not (int|list_iterator)$"):
             locate_phrases(TEXT, other)  # type: ignore[arg-type]
 
 

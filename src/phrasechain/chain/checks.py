@@ -1,7 +1,7 @@
-"""What is checked at the chain's door: the argument, what was expected and what came, in one ValueError.
+"""Validation of the chain's arguments: a ValueError names the argument, what was expected and what it got.
 
-Shapes, dtypes and devices are always checked. Values are checked where ``validate`` asks for it: cheaply, and only when
-something is wrong is the offender looked for.
+Shapes, dtypes and devices are always checked. Values are checked with ``validate``, by one cheap pass; the offending
+element is searched for only after that pass fails.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def transitions_shape(transitions: Tensor, emissions: Tensor) -> None:
     if transitions.dim() == 4:
         steps = (0, 1) if T == 1 else (1, T - 1)
         if transitions.shape[0] not in (1, B) or transitions.shape[1] not in steps:
-            expected = f"({B} or 1, {T - 1} or 1, {K}, {K}), to go with emissions {tuple(emissions.shape)}"
+            expected = f"({B} or 1, {T - 1} or 1, {K}, {K}), for emissions {tuple(emissions.shape)}"
             refuse("transitions", expected, _shape(transitions))
     floats("transitions", transitions)
     same_device("transitions", transitions, emissions)
@@ -104,7 +104,7 @@ def label_mask_values(label_mask: Tensor) -> None:
 
 
 def finite(scores: ChainScores) -> None:
-    """One pass tells whether a NaN or an infinity may be among the scores; only then are they looked through."""
+    """One pass detects a possible NaN or infinity; only then is every score tested, ignoring those that are unused."""
     emissions, transitions = scores.emissions.detach(), scores.transitions.detach()
     if is_eager(emissions) and uses_kernel(emissions):
         if kernel.is_finite(scores):
@@ -134,7 +134,7 @@ def target_shape(q: Tensor, emissions: Tensor) -> None:
 
 
 def target_values(q: Tensor, scores: ChainScores, labelled: Tensor | None) -> None:
-    """Rows of q are distributions over the allowed labels, at the labelled steps within the sequences."""
+    """Rows of q must be distributions over the allowed labels, at the labelled steps of each sequence."""
     q = q.detach()
     valid, alive = scores.valid(), scores.alive()
     if valid is None and labelled is None:

@@ -1,4 +1,4 @@
-"""ChainCRF: the distribution over label sequences that given scores define, and everything one asks of it."""
+"""ChainCRF: the distribution over label sequences that given scores define: losses, marginals, decoding, samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phrasechain.chain.recursion import FLOOR, ChainScores
 
 
 def backend() -> str:
-    """``"compiled"`` where the C kernel serves float32 on the CPU, else ``"torch"``."""
+    """``"compiled"`` where the C kernel computes float32 on the CPU, else ``"torch"``."""
     return "torch" if kernel.load() is None else "compiled"
 
 
@@ -27,14 +27,14 @@ class ChainCRF:
             float64.
         transitions: τ; ``transitions[..., i, j]`` scores label i at t-1 followed by j at t. Broadcasts to
             (B, T-1, K, K) from a shared (K, K), a per-sequence (B, 1, K, K), a per-step (1, T-1, K, K) or the full
-            thing, and is not materialised.
+            shape, and is not materialised.
         lengths: (B,) integers from 1 to T; all T by default.
         label_mask: (B, K) bool, the labels that a sequence may take; all by default.
         validate: check values too (shapes, dtypes and devices always are). Off under ``torch.compile`` and export.
 
-    Steps at or past ``lengths[b]`` and masked labels may hold anything, NaN included: they are not looked at and their
-    gradient is exactly 0. In results such steps are label 0 and probability 0. ChainScores must be finite; forbid a
-    transition with a floor such as -1e4.
+    Steps at or past ``lengths[b]`` and masked labels may hold any value, NaN included: they are ignored and their
+    gradient is exactly 0. In results such steps have label 0 and probability 0. All other scores must be finite;
+    forbid a transition with a floor such as -1e4.
 
     Example:
         >>> emissions = torch.tensor([[[0.5, -1.0], [2.0, 0.0]]])  # one sequence of two steps, two labels
@@ -88,7 +88,7 @@ class ChainCRF:
 
     @property
     def log_partition(self) -> Tensor:
-        """log Z, (B,)."""
+        """The log-partition function log Z, (B,), by the forward algorithm."""
         return loss(self._scores, None)
 
     def kl(self, q: Tensor, labelled: Tensor | None = None) -> Tensor:
@@ -96,13 +96,13 @@ class ChainCRF:
 
         .. math:: \log Z - \sum_t q_t^\top ε_t - \sum_t q_{t-1}^\top τ_t\, q_t + \sum_t \sum_k q_t(k) \log q_t(k).
 
-        Its gradient matches moments: p(y_t) − q_t for the emissions, p(y_{t-1}, y_t) − q_{t-1} q_tᵀ for the
-        transitions. It flows to q as well where q asks for it.
+        Its gradient is the difference of moments: p(y_t) − q_t for the emissions, p(y_{t-1}, y_t) − q_{t-1} q_tᵀ for
+        the transitions. It also flows to q if q requires grad.
 
         Args:
-            q: (B, T, K), each row a distribution over the allowed labels; zeros are welcome.
+            q: (B, T, K), each row a distribution over the allowed labels; zeros are allowed.
             labelled: (B, T) bool, the steps S that have a target. The result is KL(q_S ‖ p_S) with p_S the model's
-                marginal over S: the other steps are summed out exactly, q there is ignored, and it is 0 where S is
+                marginal over S: the other steps are marginalised exactly, q there is ignored, and it is 0 where S is
                 empty. A gap between two labelled steps costs O(K³).
         """
         scores = self._scores
@@ -119,7 +119,7 @@ class ChainCRF:
         return loss(scores, q.contiguous())
 
     def nll(self, labels: Tensor) -> Tensor:
-        """−log p(labels), (B,), for hard labels (B, T) of integers."""
+        """Negative log-likelihood −log p(labels), (B,), of hard labels (B, T) of integers."""
         scores = self._scores
         checks.labels_shape(labels, scores.emissions)
         labels, alive = labels.to(torch.int64), scores.alive()
@@ -134,7 +134,7 @@ class ChainCRF:
         return -self.nll(labels)
 
     def partial_nll(self, allowed: Tensor) -> Tensor:
-        """−log Σ p(y) over the label sequences within the sets ``allowed`` (B, T, K) bool, (B,)."""
+        """−log Σ p(y) over the label sequences within the sets ``allowed`` (B, T, K) bool, (B,): partial labels."""
         scores = self._scores
         checks.mask("allowed", allowed, tuple(scores.emissions.shape), scores.emissions)
         if self.validate:
@@ -148,20 +148,20 @@ class ChainCRF:
 
     @property
     def marginals(self) -> Tensor:
-        """p(y_t), (B, T, K)."""
+        """The marginals p(y_t), (B, T, K), by forward-backward."""
         if self._has_gradient or torch.compiler.is_compiling():
             return recursion.smooth(self._scores.clean().double())[0].to(self._scores.emissions.dtype)
         return marginals(self._scores, pairs=False)[0]
 
     @property
     def pair_marginals(self) -> Tensor:
-        """p(y_{t-1}, y_t), (B, T-1, K, K)."""
+        """The pairwise marginals p(y_{t-1}, y_t), (B, T-1, K, K), by forward-backward."""
         B, T, K = self._scores.emissions.shape
         if self._has_gradient or torch.compiler.is_compiling():
             return recursion.smooth(self._scores.clean().double())[1].to(self._scores.emissions.dtype)
         if T == 1:
             return self._scores.emissions.new_zeros(B, 0, K, K)
-        full = self._scores.transitions.expand(B, T - 1, K, K)  # one for each step: nothing is to be summed
+        full = self._scores.transitions.expand(B, T - 1, K, K)  # one per step, so that no step is summed with another
         scores = ChainScores(self._scores.emissions, full, self._scores.lengths, self._scores.label_mask)
         return marginals(scores, pairs=True)[1]
 
@@ -170,10 +170,10 @@ class ChainCRF:
         """H(p) = −Σ p(y) log p(y), (B,)."""
         return recursion.entropy(self._scores.clean().double()).to(self._scores.emissions.dtype)
 
-    # ---- answers ----
+    # ---- decoding and sampling ----
 
     def viterbi(self) -> tuple[Tensor, Tensor]:
-        """The best label sequence (B, T) and its score (B,), of which the gradient is taken along that path."""
+        """The highest-scoring label sequence (B, T) and its score (B,), whose gradient flows along that path."""
         if uses_kernel(self._scores.emissions) and not torch.compiler.is_compiling():
             labels, score = kernel.viterbi(self._scores)
             if not self._has_gradient:
@@ -183,14 +183,14 @@ class ChainCRF:
         return labels, recursion.path_score(self._scores.clean(), labels[:, None])[:, 0]
 
     def smoothing(self) -> Tensor:
-        """The likeliest label of each step by itself, (B, T): the argmax of the marginals."""
+        """The most probable label of each step, (B, T): the argmax of the marginals (posterior decoding)."""
         with torch.no_grad():
             return self.marginals.argmax(-1)  # 0 past the end, where all marginals are 0
 
     def kbest(self, n: int) -> tuple[Tensor, Tensor]:
         """The n best label sequences (B, n, T), best first, and their scores (B, n).
 
-        Exact; sequences of equal score are all different and in no particular order. Where a chain has fewer than n
+        Exact; the sequences are distinct, and ties are in no particular order. Where a chain has fewer than n
         sequences the rest have score −inf and labels 0.
         """
         n, chain = _count(n), self._scores.clean()
@@ -200,13 +200,13 @@ class ChainCRF:
         return labels, torch.where(exists, score, -torch.inf)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n independent exact samples, (B, n, T): forward filtering, backward sampling."""
+        """n independent exact samples, (B, n, T), by forward filtering, backward sampling (FFBS)."""
         with torch.no_grad():
             return recursion.sample(self._scores.clean(), _count(n), generator)
 
 
 def _by_rows(transitions: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same in ``dtype``, each (K, K) contiguous; a tensor that was expanded stays so."""
+    """Cast to ``dtype`` with each (K, K) contiguous; expanded dimensions stay expanded."""
     K = transitions.shape[-1]
     if transitions.dtype == dtype and transitions.stride(-1) == 1 and transitions.stride(-2) == K:
         return transitions

@@ -1,9 +1,9 @@
-/* The chain recursions of float32 scores on a CPU: loss and gradient, marginals, Viterbi.
+/* The chain recursions for float32 scores on a CPU: loss and gradient, marginals, Viterbi.
 
-   Plain C with POSIX threads, linked against the C library alone and called through ctypes. kernel_steps.h holds the mathematics;
-   it is compiled once for any machine and once for AVX2, and the processor is asked at run time. Threads are started for
-   one call and never waited for unless they have begun an item, so a busy machine does not make a call slower than one
-   thread would be, and a process may fork at any time.
+   Plain C with POSIX threads, linked only against the C library and called through ctypes. kernel_steps.h has the
+   recursions; it is compiled twice, portably and for AVX2, and the variant is chosen at run time. Threads are started
+   per call and only joined if they have begun an item, so on a busy machine a call is no slower than with one thread,
+   and the process may fork at any time.
 
    Axes: B sequences, T steps, K labels. Sums over a sequence are kept in double precision. */
 
@@ -29,12 +29,12 @@ typedef struct {
   const uint8_t *label_mask;     /* (B, K) or NULL */
   const float *q;                /* (B, T, K) or NULL: then the loss is log Z */
   double *state;                 /* (B, T, K): what the backward pass needs of the forward pass */
-  uint8_t *careful;              /* (B,): the sequence went through the double-precision log domain */
+  uint8_t *careful;              /* (B,): the sequence was computed in the log domain in double precision */
   float *loss;                   /* (B,) */
   const float *grad_loss;        /* (B,) */
   float *grad_emissions;         /* (B, T, K) */
   float *grad_transitions;       /* like transitions, with strides of its own, or NULL */
-  int64_t grad_stride_b, grad_stride_t, grad_adds; /* adds: broadcast, so several steps share a place */
+  int64_t grad_stride_b, grad_stride_t, grad_adds; /* adds: broadcast, so several steps accumulate into one element */
   const float *column_top;       /* (K,): one shared (K, K): the largest of each column, */
   const float *exponentials;     /* (K, K): exp(transitions - column_top), 0 where no sequence may go, */
   float *panels;                 /* the same, packed */
@@ -50,7 +50,7 @@ typedef uint32_t u8 __attribute__((vector_size(32)));
 
 enum { OK = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 };
 enum { LANES = 8, PANEL = 16, GROUP = 4, ROWS = 4 };
-#define FAST_RANGE 32.0f  /* largest score above the reference row that float32 without a maximum can bear */
+#define FAST_RANGE 32.0f  /* largest score above the reference row for which float32 needs no maximum */
 #define SMALLEST 1e-24f   /* smallest sum of the shared fast path: below it, lost terms could matter */
 
 /* Per-thread working memory: `n` floats and doubles with room for a vector past the end. */
@@ -88,7 +88,7 @@ static void scratch_free(Scratch *w) { free(w->d[0]); }
 #undef TARGET
 #endif
 
-/* ---- which variant, how many threads ---- */
+/* ---- dispatch: instruction set, threads ---- */
 
 static int force_any = 0;
 
@@ -100,7 +100,7 @@ static int use_avx2(void) {
 #endif
 }
 
-/* For tests: 1 takes the variant for any machine, 0 asks the processor again. Returns whether AVX2 is in use. */
+/* For tests: 1 forces the portable variant, 0 detects the processor again. Returns whether AVX2 is in use. */
 EXPORT int phrasechain_use_any(int any) {
   force_any = any;
   return use_avx2();
@@ -207,7 +207,7 @@ static int run(const Chain *c, Work work, int64_t items) {
 EXPORT int phrasechain_scan(const Chain *c) {
   enum { WORTH_THREADS = 1 << 22 };
   Chain alone = *c;
-  if (c->B * c->T * c->K * c->K < WORTH_THREADS) alone.threads = 1; /* a scan is over before a thread has begun */
+  if (c->B * c->T * c->K * c->K < WORTH_THREADS) alone.threads = 1; /* a scan is faster than starting a thread */
   return run(&alone, PICK(scan), c->B);
 }
 
@@ -215,7 +215,7 @@ EXPORT int phrasechain_forward(const Chain *c) { return run(c, PICK(forward), c-
 
 EXPORT int phrasechain_backward(const Chain *c) {
   Chain alone = *c;
-  /* sequences that write into the same gradient take turns */
+  /* sequences that accumulate into the same gradient run one after the other */
   if (c->grad_adds && c->grad_stride_b == 0) alone.threads = 1;
   return run(&alone, PICK(backward), c->B);
 }

@@ -1,7 +1,7 @@
-"""The compiled recursions (kernel.c) as functions of tensors: float32 on a CPU, one call for a whole batch.
+"""Bindings of the compiled recursions (kernel.c): float32 on a CPU, one call for a whole batch.
 
-The library is plain C built by pip where a compiler is present. :func:`load` gives ``None`` where it was not, and
-:mod:`phrasechain.chain.scaled`, which has the same two doors, serves alone.
+The library is plain C built by pip where a compiler is present. Where it was not built :func:`load` gives ``None``, and
+:mod:`phrasechain.chain.scaled`, which has the same ``forward`` and ``backward``, is used instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phrasechain.chain.recursion import ChainScores
 _INT = ctypes.c_int64
 _POINTER = ctypes.c_void_p
 _NO_MEMORY, _OUT_OF_RANGE = 1, 2  # status of a call
-_SHARED = 2  # in place of `careful`: the state is that of one shared (K, K)
+_SHARED = 2  # in place of `careful`: the state was computed for one shared (K, K)
 
 
 class _Chain(ctypes.Structure):
@@ -46,18 +46,18 @@ _disabled: ContextVar[bool] = ContextVar("_disabled", default=False)
 
 
 def load() -> ctypes.CDLL | None:
-    """The compiled library, or ``None`` where it was not built or is not wanted."""
-    return None if is_disabled() else _find()
+    """The compiled library, or ``None`` where it was not built or is disabled."""
+    return None if is_disabled() else _open()
 
 
 def is_disabled() -> bool:
-    """Whether compiled code is not wanted."""
+    """Whether compiled code is disabled, by :func:`disabled` or by ``PHRASECHAIN_BACKEND=torch``."""
     return _disabled.get() or os.environ.get("PHRASECHAIN_BACKEND") == "torch"
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Within it the pure-torch path serves; so it does everywhere with ``PHRASECHAIN_BACKEND=torch``."""
+    """A context in which the pure-torch path is used; ``PHRASECHAIN_BACKEND=torch`` does the same globally."""
     token = _disabled.set(True)
     try:
         yield
@@ -66,7 +66,7 @@ def disabled() -> Iterator[None]:
 
 
 @cache
-def _find() -> ctypes.CDLL | None:
+def _open() -> ctypes.CDLL | None:
     library = open_library(Path(__file__).with_name("_kernel"))
     if library is not None:
         library.phrasechain_panels.argtypes = [_INT]
@@ -75,14 +75,14 @@ def _find() -> ctypes.CDLL | None:
 
 
 def open_library(stem: Path) -> ctypes.CDLL | None:
-    """What pip compiled to this path and some ending; ``None``, with a warning, if it was built for another machine."""
+    """Open the extension at this path and any suffix; ``None``, with a warning, if it does not load here."""
     for suffix in EXTENSION_SUFFIXES:
         path = stem.with_name(stem.name + suffix)
         if path.exists():
             try:
                 return ctypes.CDLL(str(path))
             except OSError as error:
-                warnings.warn(f"the compiled {stem.name} cannot be loaded, pure torch serves: {error}", stacklevel=3)
+                warnings.warn(f"the compiled {stem.name} cannot be loaded, using pure torch: {error}", stacklevel=3)
                 return None
     return None
 
@@ -109,23 +109,23 @@ def _chain(scores: ChainScores, q: Tensor | None = None) -> _Chain:
 
 
 def _call(name: str, chain: _Chain) -> int:
-    library = _find()
+    library = _open()
     assert library is not None
     status: int = getattr(library, name)(ctypes.byref(chain))
     if status == _NO_MEMORY:
-        raise MemoryError("the chain kernel could not get its working memory")
+        raise MemoryError("the chain kernel ran out of memory")
     return status
 
 
 def is_finite(scores: ChainScores) -> bool:
-    """Whether all scores are, those that no sequence uses included."""
+    """Whether all scores are finite, including those that no sequence uses."""
     return _call("phrasechain_scan", _chain(scores)) == 0
 
 
 def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``log Z``, or with ``q`` the loss KL(q ‖ p): (B,). Then the three tensors that :func:`backward` needs."""
     B, T, K = scores.emissions.shape
-    new = scores.emissions.new_empty  # whatever torch's default dtype and device are
+    new = scores.emissions.new_empty  # independent of torch's default dtype and device
     loss, state, careful = new(B), new(B, T, K, dtype=torch.float64), new(B, dtype=torch.uint8)
     chain = _chain(scores, q)
     chain.state, chain.careful, chain.loss = state.data_ptr(), careful.data_ptr(), loss.data_ptr()
@@ -142,7 +142,7 @@ def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tens
 
 
 def saved_shape(scores: ChainScores) -> tuple[int, ...]:
-    """Of the exponentials that :func:`forward` keeps: those of one shared (K, K), none of other transitions."""
+    """The shape of the exponentials that :func:`forward` saves: (K, K) if one is shared, else none."""
     shared = scores.transitions.shape[:2] == (1, 1) and scores.emissions.shape[1] > 1
     return tuple(scores.transitions.shape[2:]) if shared else (0,)
 
@@ -159,7 +159,7 @@ def backward(
     """``grad_loss`` times the derivative of the loss: (B, T, K), and where ``pairs`` the shape of the transitions.
 
     With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. Unless one (K, K) is shared,
-    ``exponentials`` is empty: the kernel takes them again rather than keep them.
+    ``exponentials`` is empty: the kernel recomputes them instead of storing them.
     """
     chain = _chain(scores, q)
     grad_emissions = torch.empty_like(scores.emissions)
@@ -183,7 +183,7 @@ def backward(
 def _exponentiate(scores: ChainScores, out: Tensor) -> Tensor:
     """exp(τ − column maximum) of one shared (K, K) into ``out``; returns the maxima (K,)."""
     transitions, pairs = scores.transitions[0, 0], scores.pairs()  # (K, K)
-    if pairs is not None:  # what no sequence may take may hold anything
+    if pairs is not None:  # unused transitions may hold any value
         transitions = torch.where(pairs[0, 0], transitions, -torch.inf)
     column_top = transitions.amax(0).clamp_(min=torch.finfo(torch.float32).min)
     torch.sub(transitions, column_top, out=out).exp_()
@@ -191,8 +191,8 @@ def _exponentiate(scores: ChainScores, out: Tensor) -> Tensor:
 
 
 def _panels(chain: _Chain, exponentials: Tensor) -> Tensor:
-    """Point the chain to its exponentials and to room to pack them; the room lives as long as what is returned."""
-    library = _find()
+    """Allocate the buffer for the packed exponentials and set both pointers; the caller must keep the result alive."""
+    library = _open()
     assert library is not None
     panels = exponentials.new_empty(library.phrasechain_panels(chain.K))
     chain.exponentials, chain.panels = exponentials.data_ptr(), panels.data_ptr()

@@ -3,10 +3,10 @@
    Forward, fast: a_t(j) = p(y_t = j | x_1..t) up to scale, largest entry 1, and
        s_t(j) = sum_i a_{t-1}(i) exp(tau_ij - r_j),   r = the row of tau of the likeliest i,   so s_t(j) >= 1;
        a_t(j) = s_t(j) exp(r_j + eps_t(j)) / scale,   and log Z collects the scales.
-   Backward: gamma_t = p(y_t | x) and the filter kernel w_ij = a_{t-1}(i) exp(tau_ij - r_j) / s_t(j) give
+   Backward: gamma_t = p(y_t | x) and the backward kernel w_ij = a_{t-1}(i) exp(tau_ij - r_j) / s_t(j) give
        xi_ij = p(y_{t-1} = i, y_t = j | x) = w_ij gamma_t(j),   gamma_{t-1}(i) = sum_j xi_ij:
-   no betas. Where scores spread so far that float32 would lose something, the sequence goes through the same
-   recursion in the log domain and double precision ("careful"). */
+   no backward variables beta. Where the range of the scores is too large for float32, the sequence is computed by the
+   same recursion in the log domain in double precision ("careful"). */
 
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
@@ -106,7 +106,7 @@ static TARGET int64_t NAME(likeliest)(const float *a, int64_t K) {
   return k;
 }
 
-/* ---- what every recursion over one sequence begins with ---- */
+/* ---- shared by all recursions over one sequence ---- */
 
 INLINE int64_t NAME(length_of)(const Chain *c, int64_t b) { return c->lengths ? c->lengths[b] : c->T; }
 
@@ -118,7 +118,7 @@ static TARGET int64_t NAME(live_rows)(const Chain *c, int64_t b, int32_t *rows) 
   return n;
 }
 
-/* The labels' targets of one step, 0 at masked labels and in the padding. */
+/* The targets of one step, 0 at masked labels and in the padding. */
 static TARGET void NAME(copy_target)(float *target, const float *q, const int32_t *rows, int64_t n, int64_t K) {
   memcpy(target, q, (size_t)K * sizeof(float));
   for (int64_t m = n; m < K; m++) target[rows[m]] = 0;
@@ -250,7 +250,7 @@ static TARGET void NAME(sum_rows)(const float *tau, const float *r, const float 
   }
 }
 
-/* Float32 without logarithms; 0 when the scores spread too far for it. */
+/* Float32 without logarithms; 0 when the range of the scores is too large for it. */
 static TARGET int NAME(forward_fast)(const Chain *c, int64_t b, Scratch *w, int64_t n, double *log_z) {
   const int64_t K = c->K, length = NAME(length_of)(c, b);
   float *state = (float *)(c->state + b * c->T * K), *sums = w->f[0], *top = w->f[1], *exponent = w->f[2];
@@ -463,7 +463,7 @@ static TARGET void NAME(backward_careful)(const Chain *c, int64_t b, Scratch *w,
   NAME(emission_gradient)(c, b, 0, gamma, w->rows, n);
 }
 
-/* Zeros where no score took part: masked labels and steps past the end. */
+/* Zeros at unused elements: masked labels and steps past the end. */
 static TARGET void NAME(clear_unused)(const Chain *c, int64_t b, int64_t n) {
   const int64_t K = c->K, length = NAME(length_of)(c, b);
   memset(c->grad_emissions + (b * c->T + length) * K, 0, (size_t)((c->T - length) * K) * sizeof(float));

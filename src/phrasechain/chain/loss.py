@@ -1,7 +1,7 @@
-"""log Z and KL(q ‖ p) as one operator with its gradient, opaque to compilers: ``torch.compile(fullgraph=True)`` holds.
+"""log Z and KL(q ‖ p) as one custom operator with its gradient, so that ``torch.compile(fullgraph=True)`` works.
 
-The compiled kernel serves float32 on a CPU where it was built, pure torch everywhere else. Second derivatives go
-through the plain recursion, which autograd can follow to any order.
+The compiled kernel computes float32 on a CPU where it was built, pure torch everything else. Second derivatives use
+the plain recursion, which autograd can differentiate to any order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def loss(scores: ChainScores, q: Tensor | None) -> Tensor:
 def labelled_loss(scores: ChainScores, q: Tensor, labelled: Tensor) -> Tensor:
     """KL(q_S ‖ p_S) over the labelled steps S, (B,); 0 where there are none.
 
-    p_S is the chain over S that is left when the other steps are summed out.
+    p_S is the marginal over S, itself a chain: the other steps are summed out.
     """
     chain, places = contract(scores.clean().double(), labelled)  # in float64: sums of scores become scores; (B, S)
     alive = scores.alive()
@@ -45,7 +45,7 @@ def labelled_loss(scores: ChainScores, q: Tensor, labelled: Tensor) -> Tensor:
 def marginals(scores: ChainScores, pairs: bool) -> tuple[Tensor, Tensor]:
     """p(y_t) (B, T, K) and, where ``pairs``, p(y_{t-1}, y_t) in the transitions' shape, summed where it broadcasts.
 
-    The derivatives of log Z, without a graph.
+    The derivatives of log Z, without an autograd graph.
     """
     inputs = scores.emissions, scores.transitions, scores.lengths, scores.label_mask, None
     value, state, careful, exponentials = _forward(*inputs, uses_kernel(scores.emissions))
@@ -53,21 +53,21 @@ def marginals(scores: ChainScores, pairs: bool) -> tuple[Tensor, Tensor]:
 
 
 def is_eager(tensor: Tensor) -> bool:
-    """Whether there are numbers behind this tensor now, not only a trace of them."""
+    """Whether the tensor holds values now, rather than being traced."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling()
 
 
 def uses_kernel(emissions: Tensor) -> bool:
-    """Whether the compiled kernel takes these scores."""
-    return emissions.device.type == "cpu" and emissions.dtype == torch.float32 and _kernel_is_here()
+    """Whether the compiled kernel can compute these scores."""
+    return emissions.device.type == "cpu" and emissions.dtype == torch.float32 and _has_kernel()
 
 
-def _kernel_is_here() -> bool:  # a constant of a graph, and so one of the things that it is kept under
+def _has_kernel() -> bool:  # a constant of a compiled graph, and so a part of its cache key
     return kernel.load() is not None
 
 
-# What torch.compiler.assume_constant_result does; that would load all of the compiler, half of the time to import us.
-_kernel_is_here._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# What torch.compiler.assume_constant_result does; calling it would import all of dynamo and double our import time.
+_has_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _forward(
@@ -78,13 +78,13 @@ def _forward(
     q: Tensor | None,
     by_kernel: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss (B,), and three tensors that the gradient needs.
+    """The loss (B,), and three tensors saved for the gradient.
 
-    ``by_kernel`` is an argument, since compiled graphs are kept on disk under their arguments: the shape of what is
-    saved must follow from them. A graph exported elsewhere may ask for a kernel that is not here.
+    ``by_kernel`` is an argument because the arguments are the key under which compiled graphs are cached on disk, and
+    the saved shapes depend on it. A graph exported elsewhere may ask for a kernel that is not built here.
     """
     scores = ChainScores(emissions, transitions, lengths, label_mask)
-    return kernel.forward(scores, q) if by_kernel and _kernel_is_here() else scaled.forward(scores, q)
+    return kernel.forward(scores, q) if by_kernel and _has_kernel() else scaled.forward(scores, q)
 
 
 def _backward(
@@ -101,7 +101,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of emissions and transitions; the second is empty unless ``pairs``."""
     scores = ChainScores(emissions, transitions, lengths, label_mask)
-    run = scaled.backward if exponentials.dim() == 4 else kernel.backward  # as it went forwards
+    run = scaled.backward if exponentials.dim() == 4 else kernel.backward  # the one that ran forward
     grad_emissions, grad_transitions = run(grad_loss.contiguous(), scores, q, state, careful, exponentials, pairs)
     return grad_emissions, emissions.new_empty(0) if grad_transitions is None else grad_transitions
 
@@ -116,7 +116,7 @@ def _gradients(ctx: Any, grad_loss: Tensor | None, run: Any) -> tuple[Tensor | N
     if grad_loss is None:
         return (None,) * 6
     emissions, transitions, lengths, label_mask, q, *saved = ctx.saved_tensors
-    if torch.is_grad_enabled():  # a graph of the gradient is wanted
+    if torch.is_grad_enabled():  # create_graph=True: double backward
         value = plain_loss(ChainScores(emissions, transitions, lengths, label_mask), q)
         wanted = [tensor for tensor in (emissions, transitions) if tensor.requires_grad]
         grads = iter(torch.autograd.grad(value, wanted, grad_loss, create_graph=True, materialize_grads=True))
@@ -128,7 +128,7 @@ def _gradients(ctx: Any, grad_loss: Tensor | None, run: Any) -> tuple[Tensor | N
 
 
 class _Loss(torch.autograd.Function):
-    """For eager mode, where a custom operator costs more than a small chain."""
+    """Used in eager mode, where the overhead of a custom operator would exceed the cost of a small chain."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -161,7 +161,7 @@ def _(grad_loss: Tensor, emissions: Tensor, transitions: Tensor, *rest: Any) -> 
 
 
 def plain_loss(scores: ChainScores, q: Tensor | None) -> Tensor:
-    """The same value by the plain recursion: slower, but autograd follows it to any order, to q as well."""
+    """The same value by the plain recursion: slower, but differentiable to any order."""
     chain = scores.clean()
     value = filters(chain)[1]
     return value if q is None else value - linear_terms(scores, q)

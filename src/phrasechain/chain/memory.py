@@ -19,7 +19,7 @@ def _madvise() -> Any:
 
 
 def empty_in_large_pages(shape: torch.Size, device: torch.device | str = "cpu") -> Tensor:
-    """An empty float32 tensor; a large one in huge pages where Linux offers them: a fifth of the cost to touch."""
+    """An empty float32 tensor; large ones use huge pages on Linux (madvise), for a fifth of the page-fault cost."""
     empty = torch.empty(shape, dtype=torch.float32, device=device)
     advise = _madvise()
     if advise is not None and empty.device.type == "cpu" and empty.nbytes >= _LARGE:

@@ -1,10 +1,10 @@
-"""The chain's recursions in plain torch: log domain, differentiable to any order, exportable.
+"""The chain's recursions in plain torch: forward-backward and Viterbi in the log domain, differentiable, exportable.
 
-Everything follows from one quantity, the log filter α_t(j) = log p(y_t = j | x_{1..t}), normalised at every step so
-that float32 keeps its digits, and from the filter kernel w_t(i, j) = p(y_{t-1} = i | y_t = j, x_{1..t}), a softmax of
+Everything follows from the log filter α_t(j) = log p(y_t = j | x_{1..t}), the forward variable normalised at every step
+(float32 keeps its precision), and from the backward kernel w_t(i, j) = p(y_{t-1} = i | y_t = j, x_{1..t}), a softmax of
 α_{t-1}(i) + τ_t(i, j) over i.
 
-Axes: B sequences, T steps, K labels, n answers per sequence.
+Axes: B sequences, T steps, K labels, n paths per sequence.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Emission of a label that a sequence cannot take: exp of it is 0 next to any real score, and it is finite.
+#: Emission of a masked label: finite, and exp of it is 0 next to any real score.
 FLOOR = -1e30
 
 
 @dataclass(frozen=True, slots=True)
 class ChainScores:
-    """The scores of a batch; steps past ``lengths`` and masked labels may hold anything."""
+    """The scores of a batch; steps past ``lengths`` and masked labels may hold any value."""
 
     emissions: Tensor  # (B, T, K)
     transitions: Tensor  # (B or 1, T-1 or 1, K, K), [..., i, j] from i to j
@@ -35,7 +35,7 @@ class ChainScores:
         return steps < self.lengths[:, None]
 
     def valid(self) -> Tensor | None:
-        """(B, T, K): what may be looked at; ``None`` where all may."""
+        """(B, T, K): the emissions in use; ``None`` where all are."""
         alive, labels = self.alive(), self.label_mask
         if alive is None or labels is None:
             given = alive[:, :, None] if alive is not None else labels[:, None, :] if labels is not None else None
@@ -43,7 +43,7 @@ class ChainScores:
         return alive[:, :, None] & labels[:, None, :]
 
     def pairs(self) -> Tensor | None:
-        """(B or 1, T-1 or 1, K or 1, K or 1): the transitions that some sequence may take; ``None`` where all may."""
+        """(B or 1, T-1 or 1, K or 1, K or 1): the transitions in use; ``None`` where all are."""
         alive, labels = self.alive(), self.label_mask
         B, T, _ = self.emissions.shape
         over_b, over_t = self.transitions.shape[:2]
@@ -58,9 +58,9 @@ class ChainScores:
         return (takers > 0)[None]
 
     def clean(self) -> CleanScores:
-        """The same with nothing unknown in it.
+        """The scores with all unused values replaced.
 
-        Values are selected, not multiplied (0 · NaN is NaN), so the gradient of what was junk is exactly 0. Transitions
+        ``where`` rather than a product (0 · NaN is NaN), so the gradient of unused values is exactly 0. Transitions
         keep their broadcast shape: the emissions' ``FLOOR`` alone excludes a masked label.
         """
         emissions, transitions = self.emissions, self.transitions
@@ -76,7 +76,7 @@ class ChainScores:
 
 @dataclass(frozen=True, slots=True)
 class CleanScores:
-    """ChainScores without anything unknown: finite everywhere, ``FLOOR`` at masked labels, 0 past the end."""
+    """Scores that are finite everywhere: ``FLOOR`` at masked labels, 0 past the end."""
 
     emissions: Tensor  # (B, T, K)
     transitions: Tensor  # (B or 1, T-1 or 1, K, K)
@@ -103,7 +103,7 @@ class CleanScores:
 
 
 def filters(chain: CleanScores) -> tuple[list[Tensor], Tensor]:
-    """The T log filters α_t (B, K), frozen past the end of a sequence, and log Z (B,)."""
+    """The forward algorithm: T log filters α_t (B, K), constant past the end of a sequence, and log Z (B,)."""
     x = chain.emissions[:, 0]  # (B, K)
     log_z = torch.logsumexp(x, -1)  # (B,)
     alphas = [x - log_z[:, None]]
@@ -116,14 +116,14 @@ def filters(chain: CleanScores) -> tuple[list[Tensor], Tensor]:
 
 
 def log_kernel(alpha: Tensor, step: Tensor) -> Tensor:
-    """log w(i, j) (B, K, K) from the filter before (B, K) and the transitions (B or 1, K, K)."""
+    """log w(i, j) (B, K, K) from the previous filter (B, K) and the transitions (B or 1, K, K)."""
     return torch.log_softmax(alpha[:, :, None] + step, 1)
 
 
 def smooth(chain: CleanScores) -> tuple[Tensor, Tensor]:
     """p(y_t) (B, T, K) and p(y_{t-1}, y_t) (B, T-1, K, K); 0 past the end.
 
-    From the last filter backwards: p(y_{t-1} = i, y_t = j) = w_t(i, j) p(y_t = j).
+    The backward pass, from the last filter: p(y_{t-1} = i, y_t = j) = w_t(i, j) p(y_t = j).
     """
     alphas, _ = filters(chain)
     steps = chain.steps()
@@ -144,7 +144,7 @@ def smooth(chain: CleanScores) -> tuple[Tensor, Tensor]:
 def entropy(chain: CleanScores) -> Tensor:
     """H(p) (B,) = H(y_T) + Σ_t H(y_{t-1} | y_t), forwards: H_t(j) = Σ_i w_t(i, j) (H_{t-1}(i) − log w_t(i, j)).
 
-    Only probabilities and their logarithms enter, so nothing large cancels.
+    Only probabilities and their logarithms enter, so there is no catastrophic cancellation.
     """
     alphas, _ = filters(chain)
     total = torch.zeros_like(alphas[0])  # (B, K)
@@ -167,7 +167,7 @@ def path_score(chain: CleanScores, labels: Tensor) -> Tensor:
 
 
 def viterbi(chain: CleanScores) -> Tensor:
-    """The labels (B, T) of the best path: max forwards, then argmax along that path only."""
+    """The labels (B, T) of the best path: max forwards, then backtracking by argmax along that path only."""
     steps = chain.steps()
     deltas = [chain.emissions[:, 0]]  # (B, K) each
     for t, step in enumerate(steps, start=1):
@@ -211,7 +211,7 @@ def kbest(chain: CleanScores, n: int) -> tuple[Tensor, Tensor]:
 
 
 def sample(chain: CleanScores, n: int, generator: torch.Generator | None) -> Tensor:
-    """n exact samples (B, n, T): y_T from the last filter, then y_{t-1} from w_t(·, y_t)."""
+    """n exact samples (B, n, T) by FFBS: y_T from the last filter, then y_{t-1} from w_t(·, y_t)."""
     alphas, _ = filters(chain)
     steps = chain.steps()
     B, K = alphas[0].shape
@@ -228,11 +228,12 @@ def sample(chain: CleanScores, n: int, generator: torch.Generator | None) -> Ten
 
 
 def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]:
-    """The chain over the labelled steps (B, T) alone, the others summed out, and the labelled steps' places (B, S).
+    """The marginal chain over the labelled steps (B, T), and their positions (B, S).
 
-    p_S is a chain again. Unlabelled steps before the first (after the last) labelled one send it a message, O(K²) each;
-    a gap between two labelled steps becomes one transition, log Σ_j exp(τ(i, j) + ε(j) + τ'(j, k)), O(K³) each, and
-    only for the sequences that have the gap. A sequence without any labelled step keeps one step of no meaning.
+    p_S is a chain again (variable elimination). Unlabelled steps before the first or after the last labelled step
+    become a message to it, O(K²) each; a gap between two labelled steps becomes one transition,
+    log Σ_j exp(τ(i, j) + ε(j) + τ'(j, k)), O(K³) each, only for the sequences with the gap. A sequence without
+    labelled steps keeps one arbitrary step.
     """
     emissions, steps, alive = chain.emissions, chain.steps(), chain.alive
     labelled = labelled if alive is None else labelled & alive
@@ -271,13 +272,13 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]
 
 
 def _may_hold(condition: Tensor) -> bool:
-    """Whether it holds anywhere; while compiling nobody knows."""
+    """Whether it holds anywhere; True while compiling, when values are unknown."""
     return torch.compiler.is_compiling() or bool(condition.any())
 
 
 def _through(gap: Tensor, link: Tensor, emissions: Tensor, step: Tensor) -> Tensor:
-    """Where ``gap`` (B,): log Σ_j exp(link(i, j) + ε(j) + step(j, k)), the rest of ``step`` (B, K, K) as it is."""
-    if torch.compiler.is_compiling():  # compilers fuse this sum, K³ numbers are never stored
+    """Where ``gap`` (B,): log Σ_j exp(link(i, j) + ε(j) + step(j, k)); elsewhere ``step`` (B, K, K) unchanged."""
+    if torch.compiler.is_compiling():  # compilers fuse this sum; the K³ values are never stored
         inner = (link + emissions[:, None, :])[:, :, :, None] + step[:, None, :, :]
         return torch.where(gap[:, None, None], torch.logsumexp(inner, 2), step)
     rows = gap.nonzero()[:, 0]
@@ -285,9 +286,9 @@ def _through(gap: Tensor, link: Tensor, emissions: Tensor, step: Tensor) -> Tens
 
 
 def log_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """log Σ_j exp(left(i, j) + right(j, k)) of (N, K, K) matrices.
+    """Matrix product in the log semiring: log Σ_j exp(left(i, j) + right(j, k)) of (N, K, K) matrices.
 
-    A product of float64 exponentials; where scores spread beyond its range (about 600), exactly, row by row.
+    A product of float64 exponentials; where the range of the scores exceeds float64 (about 600), logsumexp row by row.
     """
     a, b = left.double(), right.double()
     top_a, top_b = a.detach().amax(2, keepdim=True), b.detach().amax(1, keepdim=True)

@@ -1,12 +1,12 @@
-"""The loss and its gradient in pure torch, without autograd: what serves on other devices and without a compiler.
+"""The loss and its gradient in pure torch, without autograd: for other devices, and where there is no compiler.
 
-The scaled exponential domain: a_t(j) ∝ p(y_t = j | x_{1..t}) with largest entry 1, E_t = exp(τ_t − shift) and
+The scaled forward-backward algorithm: a_t(j) ∝ p(y_t = j | x_{1..t}) with largest entry 1, E_t = exp(τ_t − shift) and
 
     s_t = a_{t-1} E_t,   a_t ∝ s_t ∘ exp(ε_t),   w_t(i, j) = a_{t-1}(i) E_t(i, j) / s_t(j),
 
-so forwards and backwards are matrix products. While all transitions lie within ``RANGE`` of each other float32 loses
-nothing, whatever the emissions: a label whose exp(ε_t) underflows, at e^-87, could be ahead by at most e^RANGE on the
-way in and by as much on the way out. Where they do not, and for float64, the same recursion runs in the log domain
+so both passes are matrix products. While all transitions lie within ``RANGE`` of each other, float32 is accurate
+whatever the emissions: a label whose exp(ε_t) underflows, at e^-87, could gain at most e^RANGE from the transition into
+it and as much from the one out of it. Otherwise, and for float64, the same recursion runs in the log domain
 (:mod:`phrasechain.chain.recursion`).
 """
 
@@ -21,7 +21,7 @@ from phrasechain.chain.memory import empty_in_large_pages
 from phrasechain.chain.recursion import ChainScores, CleanScores, filters, log_kernel
 
 RANGE = 32.0
-BLOCK = 1 << 19  # transitions that are worked on at a time, so that they stay in a cache
+BLOCK = 1 << 19  # transitions per block, small enough to stay in the cache
 
 
 def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -61,7 +61,7 @@ def _clean_target(scores: ChainScores, q: Tensor | None) -> Tensor | None:
 
 
 def _shift(chain: CleanScores) -> float | None:
-    """What to take from the transitions before exp: often 0. ``None`` when they spread too far, or for float64."""
+    """The shift subtracted from transitions before exp, often 0; ``None`` if their range is too large, or in float64."""
     if chain.emissions.dtype == torch.float64:
         return None
     if chain.emissions.shape[1] == 1:
@@ -73,7 +73,7 @@ def _shift(chain: CleanScores) -> float | None:
 
 
 def _linear(chain: CleanScores, q: Tensor) -> Tensor:
-    """Σ q ε − Σ q log q, (B,) in float64; emissions about their maximum, so that a constant costs no digits."""
+    """Σ q ε − Σ q log q, (B,) in float64; emissions relative to their maximum, so a constant costs no precision."""
     top = chain.emissions.amax(-1)  # (B, T)
     about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
     negative_entropy = (q * q.clamp(min=1e-30).log()).sum(-1)  # (B, T)
@@ -82,7 +82,7 @@ def _linear(chain: CleanScores, q: Tensor) -> Tensor:
 
 def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Σ_t q_{t-1} τ_t q_t, (B,), of (B or 1, n or 1, K, K) and (B, n, K)."""
-    if transitions.shape[-1] < 32:  # many small products are slower than one large sum
+    if transitions.shape[-1] < 32:  # many small matrix products are slower than one large sum
         rows = (before[:, :, :, None] * transitions).sum(2)  # (B, n, K)
     else:
         rows = torch.matmul(before[:, :, None, :], transitions)[:, :, 0]
@@ -90,13 +90,13 @@ def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 
 def _is_whole(chain: CleanScores) -> bool:
-    """Whether every sequence and step has transitions of its own."""
+    """Whether the transitions do not broadcast: one (K, K) for every sequence and step."""
     B, T, _ = chain.emissions.shape
     return chain.transitions.shape[:2] == (B, T - 1)
 
 
 def _blocks(chain: CleanScores) -> list[tuple[int, int]]:
-    """Runs [start, stop) of steps whose transitions fit into a cache together."""
+    """Blocks [start, stop) of steps whose transitions fit into the cache together."""
     B, T, K = chain.emissions.shape
     size = max(1, BLOCK // (B * K * K)) if _is_whole(chain) else max(1, T - 1)
     return [(start, min(start + size, T - 1)) for start in range(0, T - 1, size)]
@@ -117,7 +117,7 @@ def _times(a: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _halves(state: Tensor) -> tuple[Tensor, Tensor]:
-    """The filters a and the sums s, (B, T, K) float32 each, in the room of one float64 (B, T, K)."""
+    """The filters a and the sums s, (B, T, K) float32 each, as views of one float64 (B, T, K)."""
     both = state.view(torch.float32)  # (B, T, 2K)
     return both[..., : state.shape[2]], both[..., state.shape[2] :]
 
@@ -129,7 +129,7 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
     a, s = _halves(state)
     torch.sub(chain.emissions, top, out=a).exp_()
     one = torch.ones_like(top[:, 0])  # (B, 1)
-    a_steps = a.unbind(1)  # views: indexing in a loop would take as long as the sums
+    a_steps = a.unbind(1)  # views: indexing in the loop would take as long as the sums
     sums, scales = [a_steps[0]], [one]
     linear = 0.0 if q is None else _linear(chain, q)
     for start, stop in _blocks(chain):
@@ -154,7 +154,7 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
             sums.append(into)
             scales.append(scale)
     torch.stack(sums, 1, out=s)
-    # log Z = Σ_t (log of what was taken out of step t) + log Σ_j a_T(j)
+    # log Z = Σ_t (log scale factors of step t) + log Σ_j a_T(j)
     steps = T - 1 if chain.alive is None else chain.alive.sum(-1) - 1
     out = torch.cat(scales, 1).double().log().sum(-1) + top[:, :, 0].double().sum(-1) + shift * steps
     return out + a[:, -1].double().sum(-1).log() - linear, state
@@ -176,7 +176,7 @@ def _backward_scaled(
         gammas.append(gamma)
         ratios.append(v)
     grad_emissions = _emission_gradient(grad_loss, chain, q, torch.stack(gammas[::-1], 1))
-    gammas.clear()  # (B, T, K) each: where K is small, not small next to the transitions
+    gammas.clear()  # frees (B, T, K), which for small K is as large as the transitions
     if not pairs:
         return grad_emissions, None
     if not ratios:

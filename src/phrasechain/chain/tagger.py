@@ -17,7 +17,7 @@ FORBIDDEN = -1e4
 
 
 class ChainTagger(nn.Module):
-    """Learned (K, K) transitions, start and end scores; called with emissions it gives the :class:`ChainCRF`.
+    """Learned (K, K) transitions, start and end scores; calling it with emissions gives a :class:`ChainCRF`.
 
     Args:
         num_labels: K.

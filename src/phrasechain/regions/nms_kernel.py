@@ -55,5 +55,5 @@ def soft_nms(
 
 def _checked(count: int) -> int:
     if count < 0:
-        raise MemoryError("non-maximum suppression: out of memory")
+        raise MemoryError("non-maximum suppression ran out of memory")
     return count
