@@ -61,7 +61,7 @@ def _clean_target(scores: ChainScores, q: Tensor | None) -> Tensor | None:
 
 
 def _shift(chain: CleanScores) -> float | None:
-    """The shift subtracted from transitions before exp, often 0; ``None`` if their range is too large, or in float64."""
+    """The shift of the transitions before exp, often 0; ``None`` if their range is too large, or in float64."""
     if chain.emissions.dtype == torch.float64:
         return None
     if chain.emissions.shape[1] == 1:
