@@ -166,7 +166,7 @@ def time_methods(shape: ChainShape, threads: int, seconds: float) -> dict[str, f
                 times[name] += burst[1:]
         rounds += 1
     gc.enable()
-    return {name: statistics.median(found) * 1e3 for name, found in times.items()}
+    return {name: statistics.median(seconds_each) * 1e3 for name, seconds_each in times.items()}
 
 
 def _keep_freed_memory() -> None:
@@ -221,21 +221,21 @@ def bench_chain(threads: tuple[int, ...] = (1, 2), seconds: float = 4.0, memory:
     for count, shape in track(jobs, len(jobs), "timing"):
         times.setdefault(str(count), {})[_label(shape)] = time_methods(shape, count, seconds)
     torch.set_num_threads(before)
-    found: dict[str, object] = {"load_average": load, "torch": torch.__version__, "backend": backend(), "ms": times}
+    results: dict[str, object] = {"load_average": load, "torch": torch.__version__, "backend": backend(), "ms": times}
     if memory:
         names = [name for name in MEMORY_OF if name in methods_for(SHAPES[0])]
         pairs = [(name, shape) for name in names for shape in SHAPES]
         peaks: dict[str, dict[str, float]] = {}
         for name, shape in track(pairs, len(pairs), "peak memory"):
             peaks.setdefault(name, {})[_label(shape)] = relative_peak_memory(name, shape)
-        found["peak_memory"] = peaks
-    return found
+        results["peak_memory"] = peaks
+    return results
 
 
-def print_chain(found: dict[str, object], console: Console) -> None:
+def print_chain(results: dict[str, object], console: Console) -> None:
     """Tables of milliseconds, with the ratio to the peer in brackets, and of memory."""
-    console.print(f"torch {found['torch']}, backend {found['backend']}, load average {found['load_average']:.2f}")
-    times = found["ms"]
+    console.print(f"torch {results['torch']}, backend {results['backend']}, load average {results['load_average']:.2f}")
+    times = results["ms"]
     assert isinstance(times, dict)
     for threads, by_shape in times.items():
         table = Table(title=f"ms, and as a multiple of pytorch-crf ({threads} thread{'s' * (threads != '1')})")
@@ -245,7 +245,7 @@ def print_chain(found: dict[str, object], console: Console) -> None:
         for name, (_, peer) in METHODS.items():
             table.add_row(name, *(_cell(by_shape[label], name, peer) for label in by_shape))
         print_table(table, console)
-    peaks = found.get("peak_memory")
+    peaks = results.get("peak_memory")
     if isinstance(peaks, dict):
         table = Table(title="peak memory over the transitions, gradient included")
         table.add_column("B,T,K =")

@@ -120,9 +120,9 @@ def _all_finite(name: str, tensor: Tensor, valid: Tensor | None) -> None:
     bad = ~torch.isfinite(tensor)
     bad = bad if valid is None else bad & valid
     if bool(bad.any()):
-        place = [int(k) for k in bad.nonzero()[0]]
+        index = [int(k) for k in bad.nonzero()[0]]
         hint = "to forbid a label or a transition use a finite floor such as -1e4"
-        refuse(name, f"finite scores ({hint})", f"{float(tensor[tuple(place)])} at {place}")
+        refuse(name, f"finite scores ({hint})", f"{float(tensor[tuple(index)])} at {index}")
 
 
 def target_shape(q: Tensor, emissions: Tensor) -> None:
@@ -145,8 +145,8 @@ def target_values(q: Tensor, scores: ChainScores, labelled: Tensor | None) -> No
         if scores.label_mask is not None:
             stray = torch.where(scores.label_mask[:, None, :], 0.0, inside.nan_to_num(0.0))
             if bool((stray != 0).any()):
-                place = [int(k) for k in (stray != 0).nonzero()[0]]
-                refuse("q", "no mass on masked labels", f"{float(q[tuple(place)]):g} at {place}")
+                index = [int(k) for k in (stray != 0).nonzero()[0]]
+                refuse("q", "no mass on masked labels", f"{float(q[tuple(index)]):g} at {index}")
             inside = torch.where(scores.label_mask[:, None, :], inside, 0.0)
         totals = inside.sum(-1, dtype=torch.float32)
         totals = totals if asked is None else torch.where(asked, totals, 1.0)
@@ -179,9 +179,9 @@ def labels_values(labels: Tensor, scores: ChainScores) -> None:
         taken = scores.label_mask.gather(1, inside)
         wrong = ~taken if alive is None else ~taken & alive
         if bool(wrong.any()):
-            place = [int(k) for k in wrong.nonzero()[0]]
+            index = [int(k) for k in wrong.nonzero()[0]]
             refuse(
-                "labels", "labels that label_mask allows", f"the masked label {int(labels[tuple(place)])} at {place}"
+                "labels", "labels that label_mask allows", f"the masked label {int(labels[tuple(index)])} at {index}"
             )
 
 
@@ -190,5 +190,5 @@ def allowed_values(allowed: Tensor, scores: ChainScores) -> None:
     some = (allowed if valid is None else allowed & valid).any(-1)
     empty = ~some if alive is None else ~some & alive
     if bool(empty.any()):
-        place = [int(k) for k in empty.nonzero()[0]]
-        refuse("allowed", "at least one allowed label at every step", f"none at {place}")
+        index = [int(k) for k in empty.nonzero()[0]]
+        refuse("allowed", "at least one allowed label at every step", f"none at {index}")

@@ -5,7 +5,7 @@
    per call and only joined if they have begun an item, so on a busy machine a call is no slower than with one thread,
    and the process may fork at any time.
 
-   Axes: B sequences, T steps, K labels. Sums over a sequence are kept in double precision. */
+   Axes: B sequences, T steps, K labels. Sums over a sequence are in double precision. */
 
 #include <math.h>
 #include <pthread.h>
@@ -28,12 +28,12 @@ typedef struct {
   const int64_t *lengths;        /* (B,), each in 1..T, or NULL: all T */
   const uint8_t *label_mask;     /* (B, K) or NULL */
   const float *q;                /* (B, T, K) or NULL: then the loss is log Z */
-  double *state;                 /* (B, T, K): what the backward pass needs of the forward pass */
+  double *state;                 /* (B, T, K): saved by the forward for the backward pass */
   uint8_t *careful;              /* (B,): the sequence was computed in the log domain in double precision */
   float *loss;                   /* (B,) */
   const float *grad_loss;        /* (B,) */
   float *grad_emissions;         /* (B, T, K) */
-  float *grad_transitions;       /* like transitions, with strides of its own, or NULL */
+  float *grad_transitions;       /* like transitions, with its own strides, or NULL */
   int64_t grad_stride_b, grad_stride_t, grad_adds; /* adds: broadcast, so several steps accumulate into one element */
   const float *column_top;       /* (K,): one shared (K, K): the largest of each column, */
   const float *exponentials;     /* (K, K): exp(transitions - column_top), 0 where no sequence may go, */

@@ -132,7 +132,7 @@ static TARGET double NAME(dot)(const float *q, double q_total, const float *x, i
   f8 sums = {0};
   int64_t k = 0;
   double sum = 0;
-  if (n < K) { /* what stands at masked labels may be NaN */
+  if (n < K) { /* masked labels may hold NaN */
     for (int64_t m = 0; m < n; m++) sum += (double)q[rows[m]] * x[rows[m]];
     return sum;
   }
@@ -141,7 +141,7 @@ static TARGET double NAME(dot)(const float *q, double q_total, const float *x, i
   return sum + NAME(sum8)(sums) + around * q_total;
 }
 
-/* sum q eps + sum q tau q - sum q log q: what the loss takes from log Z */
+/* sum q eps + sum q tau q - sum q log q: the loss is log Z minus this */
 static TARGET double NAME(linear_terms)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
   const int64_t K = c->K;
   const int32_t *rows = w->rows;
@@ -165,8 +165,8 @@ static TARGET double NAME(linear_terms)(const Chain *c, int64_t b, Scratch *w, i
   return total;
 }
 
-/* a <- s * exp(x + y), largest entry 1; returns what was taken out, in logs. Masked labels get s = 1 and a = 0,
-   whatever stood there. */
+/* a <- s * exp(x + y), largest entry 1; returns the log of the scale. Masked labels get s = 1 and a = 0,
+   whatever their scores. */
 static TARGET double NAME(normalise)(float *a, float *s, const float *x, const float *y, const int32_t *rows, int64_t n,
                                      int64_t K, float *exponent) {
   for (int64_t k = 0; k < K; k++) exponent[k] = x[k] + y[k];
@@ -214,7 +214,7 @@ static TARGET int NAME(scan)(const Chain *c, int64_t b, Scratch *w) {
 /* ---- forward ---- */
 
 /* s(j) += sum over `count` rows of a_i exp(tau_ij - r_j); top(j) = max of tau_ij - r_j. The last vector begins early
-   so as to end at K; its sums stand behind those of the others, at `whole`. */
+   so as to end at K; its sums are stored after the others, at `whole`. */
 INLINE void NAME(add_rows)(const float *tau, const float *r, const float *a, const int32_t *rows, int count, int64_t K,
                            int lanes, float *s, float *top) {
   const int64_t whole = K / lanes * lanes;
@@ -361,7 +361,7 @@ INLINE void NAME(back_rows)(const NAME(Step) * step, const int32_t *rows, int co
       const float *row = step->tau + rows[m] * K + j;
       f8 xi = NAME(exp8)(NAME(load)(row, lanes) - reference) * weight[m] * to;
       __builtin_prefetch(row + ROWS * K);
-      if (masked) xi = NAME(select)(to != 0, xi, (f8){0}); /* what stands at a masked label may be NaN */
+      if (masked) xi = NAME(select)(to != 0, xi, (f8){0}); /* a masked label may hold NaN */
       sum[m] += overlaps ? xi * step->fresh : xi;
       if (!step->grad) continue;
       float *out = step->grad + rows[m] * K + j;

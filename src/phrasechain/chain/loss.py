@@ -30,11 +30,11 @@ def labelled_loss(scores: ChainScores, q: Tensor, labelled: Tensor) -> Tensor:
 
     p_S is the marginal over S, itself a chain: the other steps are summed out.
     """
-    chain, places = contract(scores.clean().double(), labelled)  # in float64: sums of scores become scores; (B, S)
+    chain, positions = contract(scores.clean().double(), labelled)  # in float64: sums of scores become scores; (B, S)
     alive = scores.alive()
     labelled = labelled if alive is None else labelled & alive
-    target = q.double().gather(1, places[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
-    target = torch.where(labelled.gather(1, places)[:, :, None], target, 0.0)  # q elsewhere may be NaN
+    target = q.double().gather(1, positions[:, :, None].expand(-1, -1, q.shape[2]))  # (B, S, K)
+    target = torch.where(labelled.gather(1, positions)[:, :, None], target, 0.0)  # q elsewhere may be NaN
     if torch.is_grad_enabled() and q.requires_grad:
         value = loss(chain, None) - linear_terms(chain, target)
     else:

@@ -180,8 +180,8 @@ def viterbi(chain: CleanScores) -> Tensor:
         into = steps[t - 1].expand(B, K, K).gather(2, label[:, None, None].expand(B, K, 1))[:, :, 0]  # (B, K)
         label = chain.keep(t, (deltas[t - 1] + into).argmax(-1), label)
         labels.append(label)
-    found = torch.stack(labels[::-1], 1)  # (B, T)
-    return found if chain.alive is None else torch.where(chain.alive, found, 0)
+    path = torch.stack(labels[::-1], 1)  # (B, T)
+    return path if chain.alive is None else torch.where(chain.alive, path, 0)
 
 
 def kbest(chain: CleanScores, n: int) -> tuple[Tensor, Tensor]:
@@ -223,8 +223,8 @@ def sample(chain: CleanScores, n: int, generator: torch.Generator | None) -> Ten
         before = torch.multinomial(rows.flatten(0, 1), 1, generator=generator).view(B, n)
         label = chain.keep(t, before, label)
         labels.append(label)
-    found = torch.stack(labels[::-1], 2)  # (B, n, T)
-    return found if chain.alive is None else torch.where(chain.alive[:, None, :], found, 0)
+    paths = torch.stack(labels[::-1], 2)  # (B, n, T)
+    return paths if chain.alive is None else torch.where(chain.alive[:, None, :], paths, 0)
 
 
 def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]:
@@ -264,11 +264,11 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]
             link = _through(gap, links[-1], emissions[:, t - 1], link)
         links.append(link)
     ends = torch.stack(from_left, 1) + torch.stack(from_right[::-1], 1)  # (B, T, K): 0 between the labelled steps
-    places = labelled.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :S]  # (B, S)
-    rows = torch.arange(B, device=places.device)[:, None]
-    picked = (emissions + ends)[rows, places]  # (B, S, K)
-    between = torch.stack(links, 1)[rows, places[:, 1:] - 1] if S > 1 else emissions.new_zeros(B, 0, K, K)
-    return ChainScores(picked, between, counts.clamp(min=1), chain.labels), places
+    positions = labelled.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :S]  # (B, S)
+    rows = torch.arange(B, device=positions.device)[:, None]
+    picked = (emissions + ends)[rows, positions]  # (B, S, K)
+    between = torch.stack(links, 1)[rows, positions[:, 1:] - 1] if S > 1 else emissions.new_zeros(B, 0, K, K)
+    return ChainScores(picked, between, counts.clamp(min=1), chain.labels), positions
 
 
 def _may_hold(condition: Tensor) -> bool:

@@ -103,12 +103,12 @@ def _mask_to_lengths(mask: Tensor, emissions: Tensor, validate: bool) -> Tensor:
 
 def _without(argument: str, allowed: Tensor, forbidden: Iterable[Any]) -> Tensor:
     labels, pairs = range(len(allowed)), allowed.dim() == 2
-    for place in forbidden:
+    for entry in forbidden:
         try:
-            index = tuple(operator.index(label) for label in (place if pairs else (place,)))
+            index = tuple(operator.index(label) for label in (entry if pairs else (entry,)))
         except TypeError:
             index = ()
         if len(index) != allowed.dim() or not all(label in labels for label in index):
-            checks.refuse(argument, f"{'pairs of ' if pairs else ''}labels from 0 to {labels[-1]}", place)
+            checks.refuse(argument, f"{'pairs of ' if pairs else ''}labels from 0 to {labels[-1]}", entry)
         allowed[index] = False
     return allowed

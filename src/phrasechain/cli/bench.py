@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,19 +32,20 @@ def bench(
     require_writable(json_path)
     if what not in BENCHMARKS:
         raise DataError(unknown_name("benchmark", what, BENCHMARKS))
-    found: dict[str, Any]
+    results: dict[str, Any]
+    show: Callable[[dict[str, Any], Console], None]
     if what == "chain":
         from phrasechain.bench.chain import bench_chain, print_chain
 
-        found, show = bench_chain(seconds=seconds, memory=memory), print_chain
+        results, show = bench_chain(seconds=seconds, memory=memory), print_chain
     elif what == "ground":
         from phrasechain.bench.ground import bench_ground, print_ground
 
-        found, show = bench_ground(model, seconds=seconds), print_ground
+        results, show = bench_ground(model, seconds=seconds), print_ground
     else:
         from phrasechain.bench.step import bench_step, print_step
 
-        found, show = bench_step(seconds=seconds, memory=memory, growth=growth), print_step
+        results, show = bench_step(seconds=seconds, memory=memory, growth=growth), print_step
     if json_path:
-        write_output(json_path, json.dumps(found, indent=1).encode() + b"\n")
-    show(found, Console())
+        write_output(json_path, json.dumps(results, indent=1).encode() + b"\n")
+    show(results, Console())

@@ -9,13 +9,13 @@ import typer
 from phrasechain.core.terminal import print_table, printable
 
 
-def print_counts(what: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:
+def print_counts(unit: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:
     """Print what went into a store, and on stderr what was skipped; exits with status 1 if anything was."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(what, "count", title=escape(printable(str(out))))
+    table = Table(unit, "count", title=escape(printable(str(out))))
     table.columns[1].justify = "right"
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")

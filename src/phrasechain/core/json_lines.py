@@ -68,7 +68,7 @@ def parse_boxes(values: list[Any]) -> NDArray[np.float64]:
         raise DataError('a "box" is not [x0, y0, x1, y1], four numbers')
     boxes = number_array(values).reshape(-1, 4)
     if not (np.abs(boxes) <= COORDINATE_LIMIT).all():
-        raise DataError(f"a box does not lie within ±{COORDINATE_LIMIT:,} pixels")
+        raise DataError(f"a box is not within ±{COORDINATE_LIMIT:,} pixels")
     ordered = (boxes[:, :2] <= boxes[:, 2:]).all(1)
     if not ordered.all():
         wrong = values[int(ordered.argmin())]

@@ -16,7 +16,7 @@ Box = tuple[float, float, float, float]
 #: The categories of Flickr30k Entities, in the order in which tables show them.
 CATEGORIES = ("people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other")
 NOT_VISUAL = "notvisual"
-#: The name of the split that holds every image.
+#: The reserved name of the split of all images.
 ALL = "all"
 #: The longest image id, split, category or entity that a file may give, in code points.
 NAME_LIMIT = 512

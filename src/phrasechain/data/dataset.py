@@ -59,9 +59,9 @@ class Dataset:
     def examples(self, split: str | None = None, on_error: OnError = "raise") -> Sequence[Example]:
         """The images of a split; ``on_error="skip"`` drops the images in ``problems`` instead of raising."""
         wanted = self.ids(split)
-        if on_error == "raise" and (found := self.problems_of(wanted)):
-            more = f" (and {len(found) - 1:,} more: phrasechain check lists them)" if len(found) > 1 else ""
-            raise DataError(f"{found[0].message}{more}")
+        if on_error == "raise" and (problems := self.problems_of(wanted)):
+            more = f" (and {len(problems) - 1:,} more: phrasechain check lists them)" if len(problems) > 1 else ""
+            raise DataError(f"{problems[0].message}{more}")
         return self.read(wanted)
 
 

@@ -84,10 +84,10 @@ def list_dataset(root: Path) -> DatasetFiles:
 def _list_files(folder: Path, suffixes: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if _is_data(entry.name, suffixes) and entry.is_file()]
+            files = [entry for entry in entries if _is_data(entry.name, suffixes) and entry.is_file()]
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {reason(error)}") from None
-    return {entry.name.rpartition(".")[0]: entry for entry in sorted(found, key=lambda entry: entry.name)}
+    return {entry.name.rpartition(".")[0]: entry for entry in sorted(files, key=lambda entry: entry.name)}
 
 
 def _is_data(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -147,7 +147,7 @@ def _box(value: Any) -> Box:
     if not (isinstance(value, list) and len(value) == 4 and all(_is_number(side) for side in value)):
         raise DataError("a box is [x0, y0, x1, y1], four numbers")
     if max(map(abs, value)) > COORDINATE_LIMIT:
-        raise DataError(f"a box lies within ±{COORDINATE_LIMIT:,} pixels")
+        raise DataError(f"a box is not within ±{COORDINATE_LIMIT:,} pixels")
     x0, y0, x1, y1 = map(float, value)
     if not (x0 < x1 and y0 < y1):
         raise DataError(f"the box {value} is empty: x0 < x1 and y0 < y1 in [x0, y0, x1, y1]")

@@ -53,21 +53,23 @@ def find_photos(
     first ``limit`` photos those of the shard ``part`` are returned. Problems are the invalid lines of ``.jsonl``
     datasets, all of them whatever the limit and the shard.
     """
-    found: dict[str, Path] = {}
+    by_id: dict[str, Path] = {}
     problems: list[str] = []
     for source in sources:
-        photos, wrong = _photos_of(source)
+        photos, errors = _photos_of(source)
         if not photos:
-            raise DataError(wrong[0] if wrong else f"{source}: no photos there (files ending in {', '.join(SUFFIXES)})")
-        problems += wrong
+            raise DataError(
+                errors[0] if errors else f"{source}: no photos there (files ending in {', '.join(SUFFIXES)})"
+            )
+        problems += errors
         for image, path in photos:
-            other = found.setdefault(image, path)
+            other = by_id.setdefault(image, path)
             if other != path and other.resolve() != path.resolve():
                 raise DataError(
                     f"{path}: its image id {image!r} is also that of {other}; rename one, or make two stores"
                 )
-    mine = {image: path for image, path in islice(found.items(), limit) if part is None or part.holds(image)}
-    return mine, problems
+    selected = {image: path for image, path in islice(by_id.items(), limit) if part is None or part.holds(image)}
+    return selected, problems
 
 
 def _photos_of(source: Path) -> tuple[list[tuple[str, Path]], list[str]]:
@@ -86,11 +88,11 @@ def _photos_of(source: Path) -> tuple[list[tuple[str, Path]], list[str]]:
 
 def photos_below(folder: Path) -> Iterator[Path]:
     """The photos in a folder, then those in its subfolders; hidden files are skipped."""
-    for place, folders, names in os.walk(folder, onerror=_refuse):
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.lower().endswith(SUFFIXES) and not name.startswith("."):  # macOS archives contain ._NAME files
-                yield Path(place, name)
+                yield Path(parent, name)
 
 
 def _refuse(error: OSError) -> None:

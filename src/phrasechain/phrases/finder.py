@@ -272,14 +272,14 @@ def phrases_of(labels: Iterable[int]) -> list[tuple[int, int, str]]:
     >>> phrases_of([1, 2, 0, 3, 3])
     [(0, 2, 'people'), (3, 4, 'clothing'), (4, 5, 'clothing')]
     """
-    found: list[tuple[int, int, str]] = []
-    for place, label in enumerate(labels):
+    phrases: list[tuple[int, int, str]] = []
+    for token, label in enumerate(labels):
         if label % 2:
-            found.append((place, place + 1, CLASSES[label // 2]))
+            phrases.append((token, token + 1, CLASSES[label // 2]))
         elif label:
-            first, _, name = found[-1]
-            found[-1] = first, place + 1, name
-    return found
+            first, _, name = phrases[-1]
+            phrases[-1] = first, token + 1, name
+    return phrases
 
 
 def _forbidden_pairs() -> list[tuple[int, int]]:

@@ -36,17 +36,17 @@ def locate_phrases(text: str, phrases: Sequence[Given]) -> list[Span]:
     if len(phrases) > PHRASE_LIMIT:
         raise DataError(f"{len(phrases):,} phrases, more than {PHRASE_LIMIT:,}; give fewer")
     tokens = tokenise(text)
-    found: list[Span] = []
+    spans: list[Span] = []
     texts: set[str] = set()
     for phrase in phrases:
         if not isinstance(phrase, str):
-            found.append(_locate_span(text, tokens, phrase))
+            spans.append(_locate_span(text, tokens, phrase))
         elif phrase not in texts:
             texts.add(phrase)
-            found += _locate_text(text, tokens, phrase)
-    found.sort(key=lambda span: (span.start, span.end))
-    _refuse_overlap(text, found)
-    return found
+            spans += _locate_text(text, tokens, phrase)
+    spans.sort(key=lambda span: (span.start, span.end))
+    _refuse_overlap(text, spans)
+    return spans
 
 
 def _locate_text(text: str, tokens: Sequence[Token], phrase: str) -> list[Span]:
@@ -66,7 +66,7 @@ def _locate_text(text: str, tokens: Sequence[Token], phrase: str) -> list[Span]:
 
 
 def _locate_span(text: str, tokens: Sequence[Token], given: tuple[int, int]) -> Span:
-    if not isinstance(given, Sequence) or len(given) != 2 or any(type(place) is not int for place in given):
+    if not isinstance(given, Sequence) or len(given) != 2 or any(type(offset) is not int for offset in given):
         raise DataError(f"{_quote(given)} is not a phrase; give a text, or (start, end) in characters of the caption")
     start, end = given
     if not 0 <= start < end <= len(text):
@@ -103,8 +103,8 @@ def _refuse_overlap(text: str, spans: Sequence[Span]) -> None:
     for one, other in pairwise(spans):
         if other.start < one.end:
             both = f"{_quote(text[one.start : one.end])} and {_quote(text[other.start : other.end])}"
-            places = f"({one.start}, {one.end}) and ({other.start}, {other.end})"
-            raise DataError(f"the phrases {both} overlap, at {places}; give one of them, or spans for each")
+            positions = f"({one.start}, {one.end}) and ({other.start}, {other.end})"
+            raise DataError(f"the phrases {both} overlap, at {positions}; give one of them, or spans for each")
 
 
 def _nearest(text: str, tokens: Sequence[Token], phrase: str) -> str:

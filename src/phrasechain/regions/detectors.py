@@ -127,24 +127,24 @@ def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = 
         import transformers
     except ImportError:
         raise DataError(f"{name} needs transformers: pip install 'phrasechain[hf]'") from None
-    place, _, revision = (model_name, "", "") if Path(model_name).is_dir() else model_name.partition("@")
+    source, _, revision = (model_name, "", "") if Path(model_name).is_dir() else model_name.partition("@")
     options = {"revision": revision or "main", "trust_remote_code": False}
     with quiet_library(transformers.utils.logging), _loading(name):
-        config = transformers.AutoConfig.from_pretrained(place, **options)
+        config = transformers.AutoConfig.from_pretrained(source, **options)
         takes_words = type(config) in transformers.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING
         if not takes_words and type(config) not in transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING:
             raise DataError(f"{name} is not an object detector, but a model of the type {config.model_type!r}")
         family = "AutoModelForZeroShotObjectDetection" if takes_words else "AutoModelForObjectDetection"
         model, report = getattr(transformers, family).from_pretrained(
-            place, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+            source, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
         )
         missing = sorted({key for key, _ in model.named_parameters()} & set(report["missing_keys"]))
         if missing:
             raise DataError(
                 f"{name} is not a trained detector: {len(missing)} weights are missing, such as {missing[0]!r}"
             )
-        processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options) if takes_words else None
+        processor = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options) if takes_words else None
         model = model.eval().to(device)
         text = encode_words(tokenizer, config, words) if takes_words else {}
     return Detector(name, model, processor, {key: value.to(device) for key, value in text.items()})

@@ -22,18 +22,18 @@ _KEYS = {"image", "boxes"}
 
 def read_given_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
     """The boxes (K, 4) of each image, keyed by image id or file name, as the JSON file has it."""
-    found: dict[str, NDArray[np.float32]] = {}
+    boxes: dict[str, NDArray[np.float32]] = {}
     for where, image, values in _from_lines(path) if path.suffix == ".jsonl" else _from_object(path):
         if not is_name(image):
             raise DataError(f"{where}: an image name must be a printable text of 1 to {NAME_LIMIT} characters")
-        if image in found:
+        if image in boxes:
             raise DataError(f"{where}: a second list of boxes for the image {image!r}; keep one")
-        if len(found) == MAX_IMAGES:
+        if len(boxes) == MAX_IMAGES:
             raise DataError(f"{where}: more than {MAX_IMAGES:,} images; split the file")
-        found[image] = _checked(values, f"{where}: image {image!r}")
-    if not found:
+        boxes[image] = _checked(values, f"{where}: image {image!r}")
+    if not boxes:
         raise DataError(f"{path}: contains no boxes")
-    return found
+    return boxes
 
 
 def _from_object(path: Path) -> Iterator[tuple[str, Any, Any]]:

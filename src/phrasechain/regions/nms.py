@@ -29,16 +29,16 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
     def next_round(before: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         return kept.clone(), ((earlier @ kept[..., None])[..., 0] == 0).to(boxes.dtype)
 
-    def is_open(before: Tensor, kept: Tensor) -> Tensor:
+    def has_changed(before: Tensor, kept: Tensor) -> Tensor:
         return (before != kept).any()
 
     state = next_round(everything, everything)
-    if torch.compiler.is_exporting():  # a loop that the graph can hold
+    if torch.compiler.is_exporting():  # a loop as a node of the graph
         from torch._higher_order_ops import while_loop
 
-        state = while_loop(is_open, next_round, state)  # type: ignore[no-untyped-call]
+        state = while_loop(has_changed, next_round, state)  # type: ignore[no-untyped-call]
     else:
-        while is_open(*state):
+        while has_changed(*state):
             state = next_round(*state)
     return state[1] > 0
 

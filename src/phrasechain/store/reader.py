@@ -81,8 +81,8 @@ class FeatureStore:
         self.is_finished = is_finished
         self._records = tuple(records)
         shards = [_checked_shard(path, record, info) for record in records]
-        self._places = {image: (shard, row) for shard in shards for row, image in enumerate(shard.images)}
-        self.ids: tuple[str, ...] = tuple(self._places)
+        self._locations = {image: (shard, row) for shard in shards for row, image in enumerate(shard.images)}
+        self.ids: tuple[str, ...] = tuple(self._locations)
         if len(self.ids) != sum(record.images for record in records):
             raise DataError(f"{path}: an image is in the store twice; write the store again")
         self._map: Callable[[Shard], ShardArrays] = lru_cache(_MAX_OPEN_MAPS)(map_shard)
@@ -111,7 +111,7 @@ class FeatureStore:
         return len(self.ids)
 
     def __contains__(self, image: object) -> bool:
-        return image in self._places
+        return image in self._locations
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids)
@@ -123,7 +123,7 @@ class FeatureStore:
         return _reopen, (self.path, not self.is_finished)
 
     def __getitem__(self, image: str) -> Regions:
-        shard, row = self._place(image)
+        shard, row = self._locate(image)
         arrays = self._map(shard)
         rows = slice(int(shard.offsets[row]), int(shard.offsets[row + 1]))
         width, height = shard.sizes[row].tolist()
@@ -143,15 +143,15 @@ class FeatureStore:
         ``out``, if given, is a buffer for the features (pinned or reused memory), (rows, D) of the store's dtype with
         enough rows: the batch's features are then its first rows.
         """
-        places = [self._place(image) for image in images]
-        bounds = [(int(shard.offsets[row]), int(shard.offsets[row + 1])) for shard, row in places]
+        locations = [self._locate(image) for image in images]
+        bounds = [(int(shard.offsets[row]), int(shard.offsets[row + 1])) for shard, row in locations]
         offsets = np.cumsum([0, *(end - start for start, end in bounds)], dtype=np.int64)
         regions = int(offsets[-1])
         features = self._feature_buffer(regions, out)  # (R, D)
         boxes = np.empty((regions, 4), np.float32)
         objectness = np.empty(regions, np.float32) if self.info.has_objectness else None
         first = 0
-        for (shard, _), (start, end) in zip(places, bounds, strict=True):
+        for (shard, _), (start, end) in zip(locations, bounds, strict=True):
             arrays = self._map(shard)
             last = first + end - start
             features[first:last] = arrays.features[start:end]
@@ -159,7 +159,7 @@ class FeatureStore:
             if objectness is not None and arrays.objectness is not None:
                 objectness[first:last] = arrays.objectness[start:end]
             first = last
-        sizes = np.array([shard.sizes[row] for shard, row in places], np.int32).reshape(-1, 2)
+        sizes = np.array([shard.sizes[row] for shard, row in locations], np.int32).reshape(-1, 2)
         return RegionBatch(tuple(images), sizes, offsets, boxes, features, objectness)
 
     def damaged(self) -> Iterator[str]:
@@ -180,11 +180,11 @@ class FeatureStore:
         for message in self.damaged():
             raise DataError(message)
 
-    def _place(self, image: str) -> tuple[Shard, int]:
-        place = self._places.get(image)
-        if place is None:
+    def _locate(self, image: str) -> tuple[Shard, int]:
+        location = self._locations.get(image)
+        if location is None:
             raise DataError(f"{self.path}: the store has no image {image!r} ({len(self)} images)")
-        return place
+        return location
 
     def _feature_buffer(self, regions: int, out: NDArray[np.floating] | None) -> NDArray[np.floating]:
         dtype, dimension = np.dtype(self.info.dtype), self.info.dimension

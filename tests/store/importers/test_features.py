@@ -67,7 +67,7 @@ def test_the_door_says_what_it_needs(tmp_path: Path):
         (([tmp_path / "a.tsv"], "tvs"), r"no format named 'tvs'.*did you mean 'tsv'"),
         (([tmp_path / "a.tsv", tmp_path / "npz"],), "ddpn and tsv"),
         (([],), "none"),
-        (([tmp_path / "npz"], "tsv"), "a folder holds DDPN"),
+        (([tmp_path / "npz"], "tsv"), "only supported for DDPN"),
         (([tmp_path / "a.tsv"], "auto", [tmp_path / "a.tsv"]), "--ids belongs to BAN"),
     ]:
         with pytest.raises(DataError, match=words):

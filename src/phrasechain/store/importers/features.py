@@ -95,7 +95,7 @@ def open_features(files: Sequence[Path], format: str = "auto", ids: Sequence[Pat
     if ids and formats != ["ban"]:
         raise DataError(f"--ids belongs to BAN files, and these are {formats[0]}")
     if formats != ["ddpn"] and any(file.is_dir() for file in files):
-        raise DataError(f"a folder holds DDPN npz files; name the {formats[0]} files themselves")
+        raise DataError(f"a folder is only supported for DDPN npz files; give the {formats[0]} files themselves")
     if formats == ["ban"]:
         return open_ban(files, ids)
     return open_tsv(files) if formats == ["tsv"] else open_ddpn(files)

@@ -42,10 +42,10 @@ def read_plain_pickle(path: Path) -> Any:
 
 
 def _check_opcodes(data: bytes) -> None:
-    for opcode, argument, place in pickletools.genops(data):
+    for opcode, argument, position in pickletools.genops(data):
         if opcode.name not in _PLAIN:
-            raise pickle.UnpicklingError(f"{opcode.name} at byte {place} is not allowed")
+            raise pickle.UnpicklingError(f"{opcode.name} at byte {position} is not allowed")
         if isinstance(argument, int) and abs(argument) >= MAX_NUMBER:
-            raise pickle.UnpicklingError(f"the number at byte {place} is too large")
+            raise pickle.UnpicklingError(f"the number at byte {position} is too large")
         if opcode.name in _MEMO and argument is not None and int(argument) > len(data):
-            raise pickle.UnpicklingError(f"{opcode.name} at byte {place} is out of range")
+            raise pickle.UnpicklingError(f"{opcode.name} at byte {position} is out of range")

@@ -77,7 +77,7 @@ def _line_entry(line: bytes, where: str, position: int) -> Entry:
 
 
 def _decode(image: str, columns: Sequence[bytes]) -> Regions:
-    width, height, regions = (_number(columns[place], COLUMNS[place]) for place in (1, 2, 3))
+    width, height, regions = (_number(columns[i], COLUMNS[i]) for i in (1, 2, 3))
     boxes = _floats(columns[4], "boxes")
     features = _floats(columns[5], "features")
     if regions < 1:
@@ -101,5 +101,5 @@ def _floats(text: bytes, column: str) -> NDArray[np.float32]:
     except binascii.Error as error:
         raise DataError(f"{column} is not base64: {error}") from error
     if len(data) % 4:
-        raise DataError(f"{column} holds {len(data)} bytes, which are no float32 values")
+        raise DataError(f"{column} holds {len(data)} bytes, not a multiple of 4 (float32)")
     return np.frombuffer(data, "<f4")
