@@ -78,11 +78,11 @@ class Detector:
         rgb = limit_size(rgb)
         pads = self._model.config.model_type in _PADDED_TO_SQUARE
         inputs = pad_to_square(self._processor, rgb) if pads else self._processor(rgb, return_tensors="pt")
-        outputs = self._model(**inputs.to(self._model.device), **self._text)
-        boxes = cxcywh_to_xyxy(outputs.pred_boxes[0].float().cpu())
+        outputs = self._model(**inputs, **self._text)
+        boxes = cxcywh_to_xyxy(outputs.pred_boxes[0].float())
         if pads:
             boxes = boxes * (max(rgb.size) / torch.tensor([*rgb.size, *rgb.size]))
-        return class_scores(outputs.logits[0].float().cpu(), self._model.config.num_labels, bool(self._text)), boxes
+        return class_scores(outputs.logits[0].float(), self._model.config.num_labels, bool(self._text)), boxes
 
 
 def limit_size(rgb: Image.Image) -> Image.Image:
@@ -116,7 +116,7 @@ def class_scores(logits: Tensor, classes: int, takes_words: bool) -> Tensor:
     return logits.sigmoid().amax(-1)
 
 
-def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = "cpu") -> Detector:
+def load_detector(name: str, words: Sequence[str] = COMMON_WORDS) -> Detector:
     """The detector of a hub id, ``ID@REVISION`` or a folder, with or without the ``hf:`` of the command line.
 
     ``words`` are the queries of open-vocabulary detectors; the others ignore them.
@@ -145,9 +145,8 @@ def load_detector(name: str, words: Sequence[str] = COMMON_WORDS, device: str = 
             )
         processor = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options) if takes_words else None
-        model = model.eval().to(device)
         text = encode_words(tokenizer, config, words) if takes_words else {}
-    return Detector(name, model, processor, {key: value.to(device) for key, value in text.items()})
+    return Detector(name, model.eval(), processor, text)
 
 
 def encode_words(tokenizer: Any, config: Any, words: Sequence[str]) -> dict[str, Tensor]:

@@ -154,7 +154,7 @@ class StoreWriter:
             self._lock.release()
 
 
-def merge_stores(sources: Sequence[Path | str], target: Path | str, shard_bytes: int = SHARD_BYTES) -> int:
+def merge_stores(sources: Sequence[Path | str], target: Path | str) -> int:
     """Merge several finished stores (such as those of several machines) into one; returns the number of images.
 
     The sources must have equal headers and no image in common; their checksums are verified. An interrupted merge
@@ -171,7 +171,7 @@ def merge_stores(sources: Sequence[Path | str], target: Path | str, shard_bytes:
             if image in owner:
                 raise DataError(f"{store.path}: image {image!r} is also in {owner[image]}")
             owner[image] = store.path
-    with StoreWriter(target, stores[0].info, shard_bytes) as writer:
+    with StoreWriter(target, stores[0].info) as writer:
         for store in stores:
             store.verify()
             for image in store:
