@@ -183,7 +183,7 @@ def test_samples_repeat_with_a_generator() -> None:
 @slow_data
 @given(cases(most=(3, 4, 10)), st.sampled_from([1.0, 1e30, -1e30, math.inf, -math.inf, math.nan]))
 def test_padding_never_leaks(each_backend: str, case: Case, junk: float) -> None:
-    """Values and gradients are those of the trimmed sequences, whatever stands in the padding."""
+    """Values and gradients are those of the trimmed sequences, whatever the padding contains."""
     emissions = torch.where(case.valid, case.emissions, junk).float().requires_grad_()
     transitions = torch.where(case.transitions.isnan(), junk, case.transitions).float().requires_grad_()
     q = torch.where(case.valid, case.q, junk if case.label_mask is None else 0.0).float()

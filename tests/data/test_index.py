@@ -1,4 +1,4 @@
-"""The columns give back what went in, and keep nothing that a stranger could misuse."""
+"""The index gives back the examples, and is not used for another state of the files."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass
 class Case:
-    """Scores of a random small batch; what stands past the end and at masked labels is NaN."""
+    """Scores of a random small batch; unused entries (past the end, masked labels) are NaN."""
 
     emissions: Tensor  # (B, T, K) float64
     transitions: Tensor  # as given: 2-D or 4-D

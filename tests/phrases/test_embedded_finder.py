@@ -1,4 +1,4 @@
-"""The embedded phrase finder: sensible on captions, on what people write otherwise, and on what nobody should."""
+"""The embedded phrase finder on captions, on other text, and on malformed input."""
 
 import gc
 import time
@@ -163,7 +163,7 @@ def test_a_pasted_text_up_to_the_limit() -> None:
     assert len(found("x" * CHARACTER_LIMIT)) <= 1
 
 
-# ---- what nobody should write ----
+# ---- malformed input ----
 
 
 def test_control_characters_and_marks_of_direction_stand_between_words() -> None:

@@ -1,4 +1,4 @@
-"""Phrases that the user gives: where they stand, and what is said where they do not."""
+"""Given phrases: their spans, and the errors for phrases that are not in the caption."""
 
 import pytest
 from hypothesis import given
