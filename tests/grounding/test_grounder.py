@@ -409,7 +409,7 @@ def test_photos_that_cannot_be_used(grounder: Grounder, photo: Path, tmp_path: P
         (CAPTION, ["a cat"], "'a cat' is not in the caption"),
         (CAPTION, [(0, 5), "man"], "overlap"),
         (CAPTION, "A man", "put it into a list"),
-        (CAPTION, [(3, 500)], "outside of the caption"),
+        (CAPTION, [(3, 500)], "outside the caption"),
         (CAPTION, [""], "a phrase is empty"),
     ],
 )

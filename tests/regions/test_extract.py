@@ -178,7 +178,7 @@ def test_lines_of_a_dataset_that_cannot_be_used_are_listed_and_the_rest_goes_on(
         (["{photos}", "--runtime", "tensorrt"], "no runtime named 'tensorrt'; there are: torch, onnx"),
         (["{photos}", "--boxes", "a.json", "--proposals", "hf:b"], "choose one"),
         (["{photos}", "--boxes", "{photos}/none.json"], "none.json: "),
-        (["{photos}", "--out", "{photos}"], "not empty"),
+        (["{photos}", "--out", "{photos}"], "a non-empty folder that is not a region store"),
     ],
 )
 def test_what_cannot_run_is_one_line_and_writes_nothing(
