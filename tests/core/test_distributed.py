@@ -21,8 +21,8 @@ EXACT = ("model.dropout=0", "text.word_dropout=0", "train.epochs=2", "train.rate
 CASES = {
     # 29 captions or so by fours: the last batch of a pass is uneven, sometimes a single caption for two processes
     "captions": ("train.by=caption", "train.window=1", "data.unboxed=0.5", "loss.unlabelled=marginalise"),
-    # all captions of an image together, in two parts, with averaged weights
-    "images": ("train.by=image", "train.accumulate=2", "train.average=0.9"),
+    # all captions of an image together, in two parts, with EMA weights
+    "images": ("train.by=image", "train.accumulate=2", "train.ema=0.9"),
     # no chain has a link: the transitions' weights are not used at all
     "single": ("train.by=caption", "train.batch=3"),
 }
