@@ -58,9 +58,10 @@ def test_the_floor_is_the_matrix_products_of_a_step(sizes: Sizes) -> None:
 
 def test_a_step_trains() -> None:
     step = Step(TINY)
-    before = {name: weight.detach().clone() for name, weight in step.learner.named.items()}
+    named = dict(step.trainer.trained.named_parameters())
+    before = {name: weight.detach().clone() for name, weight in named.items()}
     step()
-    unchanged = [name for name, weight in step.learner.named.items() if torch.equal(weight, before[name])]
+    unchanged = [name for name, weight in named.items() if torch.equal(weight, before[name])]
     assert unchanged == []
 
 

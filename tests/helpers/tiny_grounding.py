@@ -30,7 +30,7 @@ SMALL = (
 
 
 def tiny_config(*settings: str, preset: str = "small") -> Config:
-    return make_config(preset, settings=[*SMALL, *settings])
+    return make_config(preset, texts=[*SMALL, *settings])
 
 
 def write_world(root: Path, images: int = 30, seed: int = 0, single: bool = False) -> tuple[Path, Path]:

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from phrasechain.evaluation.predict import predict_run
 from phrasechain.model.checkpoint import read_run_state
-from phrasechain.training.grounder.learner import Learner
 from phrasechain.training.grounder.steps import BatchPart
 from phrasechain.training.grounder.task import train
+from phrasechain.training.loop import Trainer
 from tiny_grounding import tiny_config
 
 seen: list[list[tuple[str, int]]] = []
 processes: list[int] = []
-learn = Learner.learn
+take_step = Trainer.take_step
 
 
-def watched(self: Learner, parts: Sequence[BatchPart]) -> dict[str, float]:
+def watched(self: Trainer[BatchPart], parts: Sequence[BatchPart]) -> dict[str, float]:
     processes[:] = [self.processes.num_processes, self.processes.process_index]
     step = [
         (batch.images[image], caption)
@@ -33,11 +33,11 @@ def watched(self: Learner, parts: Sequence[BatchPart]) -> dict[str, float]:
         for image, caption in zip(batch.caption_image.tolist(), batch.captions, strict=True)
     ]
     seen.append(step)
-    return learn(self, parts)
+    return take_step(self, parts)
 
 
 def main() -> None:
-    Learner.learn = watched  # type: ignore[method-assign]
+    Trainer.take_step = watched  # type: ignore[method-assign]
     for run in json.loads(Path(sys.argv[1]).read_text()):
         seen.clear()
         out = train(Path(run["data"]), Path(run["features"]), Path(run["out"]), tiny_config(*run["settings"]))

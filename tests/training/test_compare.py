@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from phrasechain.core.errors import DataError
+from phrasechain.core.settings import with_texts
 from phrasechain.data.dataset import load_examples
 from phrasechain.evaluation.evaluate import Protocol, evaluate_file
 from phrasechain.evaluation.gold import collect_gold, match_predictions
 from phrasechain.evaluation.metrics import Mean
 from phrasechain.evaluation.predict import InferenceOptions, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
-from phrasechain.model.config import with_settings
 from phrasechain.training import compare as comparing
 from phrasechain.training.compare import Tables, compare, headline
 from phrasechain.training.compare_report import comparison_dict, markdown, picture, write_comparison
@@ -182,7 +182,7 @@ def test_nothing_is_done_twice(world: World, out: Path, tables: Tables) -> None:
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
     with pytest.raises(DataError, match=r"a run with another train\.epochs; choose another folder"):
-        compare(*world, out, with_settings(BASE, ["train.epochs=3"]), rows=["HL"], seeds=1, split="train")
+        compare(*world, out, with_texts(BASE, ["train.epochs=3"]), rows=["HL"], seeds=1, split="train")
 
 
 def test_the_report(tables: Tables, tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_rows_and_tables_fit_together() -> None:
     """Every line has its row, every row a line, and every setting a key."""
     assert {asked.row for lines in TABLES.values() for asked in lines} == set(ROWS)
     for settings in ROWS.values():
-        with_settings(BASE, settings)
-    assert with_settings(BASE, ROWS[REFERENCE]).model == BASE.model
+        with_texts(BASE, settings)
+    assert with_texts(BASE, ROWS[REFERENCE]).model == BASE.model
 
 
 def test_a_row_alone_is_shown(world: World, out: Path, tables: Tables) -> None:

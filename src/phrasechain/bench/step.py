@@ -2,7 +2,7 @@
 
 The floor is the forward and backward products of the BiLSTM, U, V once per image, P, the heads, A, B and C at the same
 shapes, into memory that is there already: no optimiser, nothing element by element, no chain. The step is the whole of
-``Learner.learn``. Token vectors are given, as those of a frozen encoder are that were stored. What answering takes,
+``Trainer.take_step``. Token vectors are given, as those of a frozen encoder are that were stored. What answering takes,
 without training, stands below the tables.
 
 Axes: B captions, P phrases, K regions, D features.
@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from phrasechain.bench.batch import SIZES, Sizes, around, make_batch, make_model
 from phrasechain.bench.evaluate import CAPTIONS, IMAGES, time_evaluation
@@ -30,9 +31,12 @@ from phrasechain.core.distributed import start_processes
 from phrasechain.core.memory import keep_freed_memory, peak_bytes
 from phrasechain.core.progress import track
 from phrasechain.core.terminal import print_table
-from phrasechain.model.config import Loss, Train
+from phrasechain.model.checkpoint import FeatureSource, ModelInfo
+from phrasechain.model.config import Model
 from phrasechain.model.scores import SPATIAL
-from phrasechain.training.grounder.learner import Learner
+from phrasechain.training.grounder.task import GroundingTask
+from phrasechain.training.loop import Trainer
+from phrasechain.training.task import Plan
 
 #: How a step grows: the sizes of ``paper`` with one changed.
 GROWTH: dict[str, dict[int, Sizes]] = {
@@ -48,10 +52,12 @@ class Step:
     def __init__(self, sizes: Sizes) -> None:
         torch.manual_seed(0)
         model, self.part = make_model(sizes), make_batch(sizes)
-        self.learner = Learner(model.train(), Train(schedule="constant"), Loss(), 1_000_000, start_processes("cpu"))
+        info = ModelInfo(Model(), FeatureSource(sizes.features, "bench", None))
+        task = GroundingTask(model.train(), Dataset(), score=dict, info=info, rate=lambda step: 1e-3)
+        self.trainer = Trainer(task, Plan(steps=1, clip=10.0), start_processes("cpu"))
 
     def __call__(self) -> None:
-        self.learner.learn([self.part])
+        self.trainer.take_step([self.part])
 
 
 class Floor:

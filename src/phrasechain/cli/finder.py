@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from phrasechain.cli.options import ConfigFile, Preset, Run, Settings, as_settings
 from phrasechain.core.terminal import printable
 
 
@@ -14,21 +15,26 @@ def train_finder(
     sentences: Annotated[
         Path, typer.Option("--sentences", metavar="TSV", help="Marked-up captions, a line each, plain or gzipped.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder, new or to go on with.")],
+    out: Run,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DATA", help="A dataset whose val, dev and test are held out.")
     ] = None,
     vectors: Annotated[Path | None, typer.Option(metavar="FILE", help="Word vectors to begin with (GloVe).")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the captions.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and ways of writing.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N captions.")] = None,
+    preset: Preset = "default",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    epochs: Annotated[int | None, typer.Option(help="train.epochs: passes over the captions [1].")] = None,
+    seed: Annotated[int | None, typer.Option(help="train.seed: of weights, order and ways of writing [0].")] = None,
+    limit: Annotated[int | None, typer.Option(help="data.limit: only the first N captions.")] = None,
 ) -> None:
-    """Train the phrase finder on marked-up captions.
+    """Train the phrase finder on marked-up captions; docs/phrases.md lists what can be set.
 
-    5,000 images are held out and scored. Run it again to go on after an interruption.
+    5,000 images are held out and scored. Run it again to resume after an interruption.
     """
-    from phrasechain.training.finder.task import Recipe
+    from phrasechain.core.settings import make_settings
+    from phrasechain.training.finder.settings import FinderSettings
     from phrasechain.training.finder.task import train_finder as run
 
-    weights = run(sentences, out, data, vectors, Recipe(epochs=epochs, seed=seed), limit)
-    typer.echo(printable(str(weights)))
+    given = as_settings(train__epochs=epochs, train__seed=seed, data__limit=limit)
+    values = make_settings(FinderSettings(), config, [*given, *(settings or ())], preset)
+    typer.echo(printable(str(run(sentences, out, data, vectors, values))))

@@ -7,23 +7,18 @@ from typing import Annotated
 
 import typer
 
+from phrasechain.cli.options import ConfigFile, Device, Run, Settings
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import require_writable, write_output
 from phrasechain.core.terminal import printable
 
-#: Options that several commands have.
 TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")]
-ConfigFile = Annotated[Path | None, typer.Option(metavar="TOML", help="A file of other values.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another value; may be repeated.")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
 def train(
     data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The run's folder, new or to go on with.")],
+    out: Run,
     preset: Annotated[str, typer.Option(help="The model: corrected, small, paper or authors.")] = "corrected",
     recipe: TrainingRecipe = None,
     config: ConfigFile = None,
@@ -33,8 +28,8 @@ def train(
 ) -> None:
     """Train a grounding model; docs/training.md lists what can be set.
 
-    Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to go on after
-    an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
+    Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to resume
+    after an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
     """
     from phrasechain.core.distributed import is_first_process
     from phrasechain.model.config import make_config
@@ -49,7 +44,7 @@ def train(
 def compare(
     data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for runs and tables, new or to go on with.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for runs and tables, new or to resume.")],
     rows: Annotated[
         list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated [all].")
     ] = None,

@@ -8,44 +8,55 @@ from typing import Annotated
 import typer
 
 from phrasechain.cli.counts import print_counts
+from phrasechain.cli.options import ConfigFile, Preset, Run, Settings, as_settings
 from phrasechain.core.errors import DataError
 from phrasechain.core.terminal import printable
 
 
 def train_regions(
     data: Annotated[Path, typer.Option("--data", metavar="DATA", help="A folder in the official layout, with photos.")],
-    out: Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder, new or to go on with.")],
+    out: Run,
     start: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE|embedded",
             help="ImageNet weights of EfficientNet-Lite0 (by default those of the extra 'train'), or a region network "
-            "(.safetensors, or the embedded one) to go on from.",
+            "(.safetensors, or the embedded one) to fine-tune.",
         ),
     ] = None,
-    dimension: Annotated[int | None, typer.Option(min=1, max=4096, help="Features of a region [256].")] = None,
-    size: Annotated[int | None, typer.Option(min=64, max=2048, help="The side photos are squashed to [384].")] = None,
-    anchors: Annotated[int | None, typer.Option(min=1, max=64, help="Anchors at each place of a map [9].")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the photos [16; 9 to go on].")] = None,
-    precision: Annotated[
-        str, typer.Option(help="Of matrix products: bf16, or float32 where the processor knows no other.")
-    ] = "bf16",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and views.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos of each part.")] = None,
+    preset: Preset = "default",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    dimension: Annotated[int | None, typer.Option(help="network.dimension: features of a region [256].")] = None,
+    size: Annotated[int | None, typer.Option(help="network.size: the side photos are squashed to [384].")] = None,
+    anchors: Annotated[int | None, typer.Option(help="network.anchors: at each place of a map [9].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="train.epochs: passes over the photos [16].")] = None,
+    precision: Annotated[str | None, typer.Option(help="train.precision: bf16 (the default) or float32.")] = None,
+    seed: Annotated[int | None, typer.Option(help="train.seed: of weights, order and views [0].")] = None,
+    limit: Annotated[int | None, typer.Option(help="data.limit: only the first N photos of each part.")] = None,
 ) -> None:
-    """Train the region network on photos and the captions about them.
+    """Train the region network on photos and the captions about them; docs/regions.md lists what can be set.
 
-    Fits on five sixths of the train split and watches the rest. Run it again to go on after an interruption.
+    Fits on five sixths of the train split and watches the rest. Run it again to resume after an interruption.
     """
+    from phrasechain.core.settings import make_settings
     from phrasechain.regions.weights import EMBEDDED
-    from phrasechain.training.regions.settings import make_recipe
+    from phrasechain.training.regions.settings import RegionSettings
     from phrasechain.training.regions.start import published_weights
     from phrasechain.training.regions.task import train_regions as run
 
+    given = as_settings(
+        network__dimension=dimension,
+        network__size=size,
+        network__anchors=anchors,
+        train__epochs=epochs,
+        train__precision=precision,
+        train__seed=seed,
+        data__limit=limit,
+    )
+    values = make_settings(RegionSettings(), config, [*given, *(settings or ())], preset)
     start = published_weights() if start is None else EMBEDDED if start == Path("embedded") else start
-    recipe = make_recipe(start, epochs, dimension=dimension, size=size, anchors=anchors, precision=precision, seed=seed)
-    weights = run(data, out, start, recipe, limit)
-    typer.echo(printable(str(weights)))
+    typer.echo(printable(str(run(data, out, start, values))))
 
 
 def extract(

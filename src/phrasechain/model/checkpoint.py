@@ -24,7 +24,7 @@ from torch import Tensor
 
 from phrasechain import __version__
 from phrasechain.core.errors import DataError, one_line, unknown_name
-from phrasechain.core.files import read_bounded, sync_folder, write_atomically
+from phrasechain.core.files import read_bounded, sync_folder
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
 from phrasechain.model.model import GroundingModel
@@ -37,15 +37,9 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FORMAT = "phrasechain model 1"
 POINTERS = "checkpoints.json"
-WEIGHTS, CARD, TEXT, TRAINING, STATE = (
-    "model.safetensors",
-    "config.json",
-    "text.json",
-    "training.safetensors",
-    "state.json",
-)
+WEIGHTS, CARD, TEXT = "model.safetensors", "config.json", "text.json"
 _JSON_LIMIT = 1 << 28  # bytes; vocabularies can be large
-_STEP_FOLDER = re.compile(r"step-\d+")
+STEP_FOLDER = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +86,19 @@ class RunState:
     is_finished: bool
 
 
-def save_checkpoint(
-    folder: Path,
-    model: GroundingModel,
-    weights: Mapping[str, Tensor],
-    card: ModelInfo,
-    training: Mapping[str, Tensor] | None = None,
-    state: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a checkpoint atomically. ``weights`` are the model's, or others in their place such as their EMA."""
+def save_checkpoint(folder: Path, model: GroundingModel, weights: Mapping[str, Tensor], card: ModelInfo) -> None:
+    """Write a checkpoint atomically. ``weights`` are the model's, or others in their place such as rounded ones."""
+    write_folder(folder, checkpoint_files(model, weights, card))
+
+
+def checkpoint_files(model: GroundingModel, weights: Mapping[str, Tensor], card: ModelInfo) -> dict[str, bytes]:
+    """The files of a checkpoint, by name."""
     encoder = model.text.encoder
-    files = {
+    return {
         WEIGHTS: save(_plain(weights), {"format": CHECKPOINT_FORMAT}),
         CARD: _json({"format": CHECKPOINT_FORMAT, "phrasechain": __version__, **asdict(card)}),
         TEXT: _json({"encoder": _encoder_name(encoder), "settings": encoder.settings}),
     }
-    if training is not None:
-        files |= {TRAINING: save(_plain(training)), STATE: _json(dict(state or {}))}
-    _write_folder(folder, files)
 
 
 #: From a checkpoint's info and its text encoder to a model of any weights.
@@ -210,42 +199,10 @@ def read_run_state(run: Path) -> RunState | None:
         return None
     found = _read_json(file)
     last, best, finished = (found.get(key) for key in ("last", "best", "finished"))
-    names = [name for name in (last, best) if isinstance(name, str) and _STEP_FOLDER.fullmatch(name)]
+    names = [name for name in (last, best) if isinstance(name, str) and STEP_FOLDER.fullmatch(name)]
     if len(names) != 2 or not isinstance(finished, bool):
         raise DataError(f"{file}: broken; remove it to start again")
     return RunState(names[0], names[1], finished)
-
-
-def write_run_state(run: Path, pointers: RunState) -> None:
-    """Make these the run's checkpoints, at once, and remove the others."""
-    found = {"last": pointers.last, "best": pointers.best, "finished": pointers.is_finished}
-    write_atomically(run / POINTERS, _json(found))
-    remove_leftovers(run, pointers)
-
-
-def remove_leftovers(run: Path, pointers: RunState | None) -> None:
-    """Remove checkpoints that are neither the best nor the last, and what a kill left half written."""
-    kept = set() if pointers is None else {pointers.last, pointers.best}
-    for folder in run.iterdir():
-        if folder.is_dir() and (folder.name.startswith(".step-") or _STEP_FOLDER.fullmatch(folder.name)):
-            if folder.name not in kept:
-                shutil.rmtree(folder)
-            elif folder.name == getattr(pointers, "best", None) != getattr(pointers, "last", None):
-                for name in (TRAINING, STATE):
-                    (folder / name).unlink(missing_ok=True)
-
-
-def step_folder(step: int) -> str:
-    """
-    >>> step_folder(1200)
-    'step-00001200'
-    """
-    return f"step-{step:08d}"
-
-
-def read_training(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the numbers that a run is resumed from."""
-    return read_tensors(folder / TRAINING, "training state").tensors, _read_json(folder / STATE)
 
 
 def _encoder_name(encoder: TextEncoder) -> str:
@@ -253,7 +210,7 @@ def _encoder_name(encoder: TextEncoder) -> str:
     return next(name for name, known in ENCODERS.items() if known is kind)
 
 
-def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files under another name and rename it when all of it is on the disk."""
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:

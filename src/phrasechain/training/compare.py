@@ -17,17 +17,18 @@ from torch import Tensor
 
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.settings import with_texts
 from phrasechain.data.dataset import open_dataset
 from phrasechain.evaluation.evaluate import Protocol, Section, score
 from phrasechain.evaluation.gold import Gold, Matched, collect_gold, match_predictions
 from phrasechain.evaluation.metrics import RIGHT, Mean, PairedTest, has_rival, neighbours, paired_test
 from phrasechain.evaluation.predict import InferenceOptions, predict_run, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
-from phrasechain.model.checkpoint import read_run_state
-from phrasechain.model.config import Config, with_settings
+from phrasechain.model.config import Config
 from phrasechain.training.compare_rows import HERE, MODELS, REFERENCE, ROWS, TABLES, TESTS, WORDS, TableLine
 from phrasechain.training.grounder.task import train
-from phrasechain.training.run_folder import read_metrics
+from phrasechain.training.log import read_metrics
+from phrasechain.training.run_folder import is_finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,12 @@ class ComparisonRunner:
         self._tests: dict[tuple[TableLine, TableLine, int], Test] = {}
 
     def is_trained(self, row: str, seed: int) -> bool:
-        pointers = read_run_state(self._folder(row, seed))
-        return pointers is not None and pointers.is_finished
+        return is_finished(self._folder(row, seed))
 
     def run(self, row: str, seed: int) -> Path:
         """The folder of a row's run, which is trained unless it is finished."""
         if (row, seed) not in self._runs:
-            config = with_settings(self.base, [*ROWS[row], f"train.seed={seed}"])
+            config = with_texts(self.base, [*ROWS[row], f"train.seed={seed}"])
             folder = self._folder(row, seed)
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._runs[row, seed] = train(self.data, self.features, folder, config, self.device)

@@ -1,4 +1,4 @@
-"""The curves of a training run: what was learnt from falls, what was kept apart rises."""
+"""The learning curves of a run: losses per step, and scores on held-out data."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from pathlib import Path
 import numpy as np
 
 from phrasechain.core.files import write_atomically
-from phrasechain.training.run_folder import read_metrics
+from phrasechain.training.log import read_metrics
 
-LOSSES = {"loss": 1.0, "grounding": 1.0, "boxes": 1.0}  # of a grounder
-SCORES = {"dev": 100.0, "dev, caption 0": 100.0}
 _WINDOW = 50  # steps that the shown losses are averaged over
 
 
-def draw_curves(folder: Path, losses: Mapping[str, float] = LOSSES, scores: Mapping[str, float] = SCORES) -> None:
-    """The losses per step and the scores now and then, by name and what to multiply them by, as ``curves.png``."""
+def draw_curves(folder: Path, losses: Sequence[str], scores: Mapping[str, float]) -> None:
+    """Draw ``curves.png``: the named losses as moving averages, and scores times their factors."""
     from matplotlib.figure import Figure
 
     lines = read_metrics(folder)
     figure = Figure(figsize=(10, 4))
     figure.subplots_adjust(left=0.07, right=0.98, bottom=0.13, top=0.97)
     left, right = figure.subplots(1, 2)
-    for name, factor in losses.items():
-        steps, values = _column(lines, name, factor)
+    for name in losses:
+        steps, values = _column(lines, name, 1.0)
         window = min(_WINDOW, len(values))
         if window:
             left.plot(steps[window - 1 :], np.convolve(values, np.ones(window) / window, "valid"), label=name)
     for name, factor in scores.items():
         right.plot(*_column(lines, name, factor), marker=".", label=name)
-    left.set(xlabel="step", ylabel="loss, fit", yscale="log")
-    right.set(xlabel="step", ylabel="percent of phrases, dev")
+    left.set(xlabel="step", ylabel="loss", yscale="log")
+    right.set(xlabel="step", ylabel="percent, held out")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         if axes.lines:

@@ -1,4 +1,4 @@
-"""What a run notes: figures of its steps and scores, for TensorBoard too, and where it was started."""
+"""What a run logs: losses and scores (``metrics.jsonl``, TensorBoard), and each start (``environment.jsonl``)."""
 
 from __future__ import annotations
 
@@ -9,39 +9,65 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from phrasechain import __version__
+from phrasechain.core.distributed import Processes
 from phrasechain.core.errors import DataError
-from phrasechain.training.run_folder import log
+from phrasechain.core.files import write_atomically
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-Note = Callable[[Mapping[str, float]], None]
+Log = Callable[[Mapping[str, float]], None]
+METRICS, ENVIRONMENT = "metrics.jsonl", "environment.jsonl"
 
 
 @contextmanager
-def noting(folder: Path, step: int, processes: Accelerator, tensorboard: bool) -> Iterator[Note]:
-    """What notes figures in ``metrics.jsonl``, and for TensorBoard if that is asked for; in the first process only."""
+def open_log(folder: Path, step: int, processes: Processes, tensorboard: bool = False) -> Iterator[Log]:
+    """What logs figures of a run that begins after ``step`` steps; lines of later ones are dropped.
+
+    Of many processes the first writes.
+    """
     if not processes.is_main_process:
         yield lambda figures: None
         return
     writer = _tensorboard(folder, step) if tensorboard else None
+    _truncate(folder, step)
+    _append(folder / ENVIRONMENT, _environment(step, processes))
 
-    def note(figures: Mapping[str, float]) -> None:
-        log(folder, figures)
+    def log(figures: Mapping[str, float]) -> None:
+        _append(folder / METRICS, figures)
         if writer is not None:
             for name, value in figures.items():
                 writer.add_scalar(name, value, int(figures["step"]))
 
     try:
-        yield note
+        yield log
     finally:
         if writer is not None:
             writer.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of ``metrics.jsonl``; one that a kill cut short is left out."""
+    path = folder / METRICS
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
+
+
+def _truncate(folder: Path, step: int) -> None:
+    kept = [json.dumps(line) + "\n" for line in read_metrics(folder) if line["step"] <= step]
+    write_atomically(folder / METRICS, "".join(kept).encode())
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(dict(line)) + "\n")
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
@@ -52,18 +78,15 @@ def _tensorboard(folder: Path, step: int) -> Any:
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
 
-def note_environment(folder: Path, step: int, processes: Accelerator) -> None:
-    """One line for each time that the run was started."""
-    found = {
+def _environment(step: int, processes: Processes) -> dict[str, Any]:
+    return {
         "step": step,
         "command": sys.argv,
         "phrasechain": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "accelerate", "numpy", "safetensors")},
+        **{name: version(name) for name in ("torch", "numpy", "safetensors")},
         "platform": platform.platform(),
         "device": str(processes.device),
         "processes": processes.num_processes,
         "threads": torch.get_num_threads(),
     }
-    with (folder / "environment.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")

@@ -1,44 +1,83 @@
-"""The folder of a training run: whose it is, that one process works in it, and what was noted step by step."""
+"""The folder of a run: that one process at a time trains there, and the checkpoints that it resumes from.
+
+``config.json`` says which run it is. ``checkpoints.json`` names the best and the last ``step-…`` folder and is replaced
+when they are complete, so that a kill at any moment leaves a whole one. The last folder holds ``training.safetensors``
+(all that training changes) and ``state.json``, besides what the task puts there.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from safetensors.torch import save
+from torch import Tensor
 
-from phrasechain.core.errors import DataError
-from phrasechain.core.files import read_bounded, write_atomically
+from phrasechain.core.distributed import Processes
+from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.files import read_bounded, reason, write_atomically
+from phrasechain.core.settings import upgraded
+from phrasechain.core.tensors import read_tensors
+from phrasechain.model.checkpoint import POINTERS, STEP_FOLDER, RunState, read_run_state, write_folder
 
 FORMAT_KEY = "format"  # the key of what kind of run it is, and of which version
-_CONFIG_LIMIT = 1 << 20
+STATE_FORMAT = "phrasechain training 2"
+TRAINING, STATE = "training.safetensors", "state.json"
+_JSON_LIMIT = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def claimed(folder: Path, config: dict[str, Any]) -> Iterator[None]:
-    """Hold the run folder, new or this very run's, against other processes."""
+def claimed(
+    folder: Path, config: dict[str, Any], processes: Processes, settings: object | None = None
+) -> Iterator[None]:
+    """Hold the run folder, new or this very run's, against others; what cannot be written is one line.
+
+    Of many processes the first is in charge. ``settings`` know the keys of earlier versions.
+    """
+    try:
+        with _locked(folder, config, settings) if processes.is_main_process else nullcontext():
+            processes.wait_for_everyone()
+            yield
+            processes.wait_for_everyone()  # until the first process has written all: the others may want to read it
+    except OSError as error:
+        if error.errno in _FULL:
+            hint = "make room and run the same command again, what was trained is kept"
+        else:
+            hint = "fix that and run the same command again, or choose another folder; what was trained is kept"
+        raise DataError(f"{error.filename or folder}: cannot be written: {reason(error)}; {hint}") from None
+
+
+@contextmanager
+def _locked(folder: Path, config: dict[str, Any], settings: object | None) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", timeout=0):
-            _compare(folder / "config.json", config)
+            _require_same(folder / "config.json", config, settings)
             yield
     except Timeout:
         raise DataError(f"{folder}: another process is training there; wait until it ends") from None
 
 
-def _compare(path: Path, config: dict[str, Any]) -> None:
+def _require_same(path: Path, config: dict[str, Any], settings: object | None) -> None:
     if not path.exists():
         write_atomically(path, json.dumps(config, indent=1).encode() + b"\n")
         return
     try:
-        found = dict(json.loads(read_bounded(path, _CONFIG_LIMIT)))
+        found = dict(json.loads(read_bounded(path, _JSON_LIMIT)))
     except (ValueError, TypeError):
         raise DataError(f"{path}: not the configuration of a run; choose another folder") from None
     if found.get(FORMAT_KEY) != config.get(FORMAT_KEY):
         raise DataError(f"{path.parent}: made by another command or version of phrasechain; choose another folder")
+    if settings is not None:
+        found = upgraded(settings, found, str(path))
     if other := list(_differences(found, config)):
         raise DataError(f"{path.parent}: a run with another {', '.join(other)}; choose another folder")
 
@@ -53,25 +92,80 @@ def _differences(found: Mapping[str, Any], config: Mapping[str, Any], prefix: st
             yield f"{prefix}{key}"
 
 
-def log(folder: Path, line: Mapping[str, float]) -> None:
-    """Note one line of figures."""
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(dict(line)) + "\n")
+def is_finished(folder: Path) -> bool:
+    """Whether a run has nothing left to do."""
+    found = read_run_state(folder)
+    return found is not None and found.is_finished
 
 
-def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """The lines of ``metrics.jsonl``; one that a kill cut short is left out."""
-    path = folder / "metrics.jsonl"
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+def step_folder(step: int) -> str:
+    """
+    >>> step_folder(1200)
+    'step-00001200'
+    """
+    return f"step-{step:08d}"
+
+
+class Checkpoints:
+    """The checkpoints of a run: the last, which it resumes from, and the best by its score. One process writes them."""
+
+    def __init__(self, folder: Path, is_writer: bool = True) -> None:
+        self.folder, self.is_writer = folder, is_writer
+        self.run = read_run_state(folder)
+        self.best: float | None = None  # score
+        self.stale = 0  # scores since then
+        if is_writer:
+            self._remove_others()
+
+    def read(self) -> tuple[int, dict[str, Tensor]] | None:
+        """The step and the tensors to resume from, if there is a checkpoint."""
+        if self.run is None:
+            return None
+        last = self.folder / self.run.last
         try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    return lines
+            state = dict(json.loads(read_bounded(last / STATE, _JSON_LIMIT)))
+            if state.get(FORMAT_KEY) != STATE_FORMAT:
+                raise DataError(f"{last}: written by another version of phrasechain; remove the run to restart")
+            self.best, self.stale = state["best"], int(state["stale"])
+            return int(state["step"]), read_tensors(last / TRAINING, "training state").tensors
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{last}: broken checkpoint: {one_line(error)}; remove the run to restart") from None
 
+    def write(self, step: int, score: float | None, files: Mapping[str, bytes], tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint, all or nothing: a task's files, and tensors to resume from."""
+        is_best = self.best is None or (score is not None and score > self.best)
+        if score is not None:
+            self.best, self.stale = (score, 0) if is_best else (self.best, self.stale + 1)
+        name = step_folder(step)
+        self.run = RunState(name, name if is_best or self.run is None else self.run.best, is_finished=False)
+        if self.is_writer:
+            plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+            state = {FORMAT_KEY: STATE_FORMAT, "step": step, "best": self.best, "stale": self.stale}
+            write_folder(self.folder / name, {**files, TRAINING: save(plain), STATE: json.dumps(state).encode()})
+            self._point()
 
-def truncate_metrics(folder: Path, step: int) -> None:
-    """Drop what was noted after the checkpoint that the run goes on from."""
-    kept = [json.dumps(line) + "\n" for line in read_metrics(folder) if line["step"] <= step]
-    write_atomically(folder / "metrics.jsonl", "".join(kept).encode())
+    def finish(self) -> None:
+        """Say that the run has nothing left to do."""
+        if self.run is not None:
+            self.run = replace(self.run, is_finished=True)
+            self._point()
+
+    def _point(self) -> None:
+        """Make these the run's checkpoints, at once, and remove the others."""
+        assert self.run is not None
+        found = {"last": self.run.last, "best": self.run.best, "finished": self.run.is_finished}
+        write_atomically(self.folder / POINTERS, json.dumps(found, indent=1).encode() + b"\n")
+        self._remove_others()
+
+    def _remove_others(self) -> None:
+        """Remove checkpoints that are neither the best nor the last, and what a kill left half written."""
+        kept = set() if self.run is None else {self.run.last, self.run.best}
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and (folder.name.startswith(".step-") or STEP_FOLDER.fullmatch(folder.name)):
+                if folder.name not in kept:
+                    shutil.rmtree(folder)
+                elif self.run is not None and folder.name != self.run.last:
+                    for name in (TRAINING, STATE):
+                        (folder / name).unlink(missing_ok=True)

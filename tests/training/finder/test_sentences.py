@@ -1,4 +1,4 @@
-"""Lessons: marked-up captions as labelled tokens, and the ways in which they are written."""
+"""Training sentences: marked-up captions as labelled tokens, and the ways in which they are written."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def spelled(sentence: TaggedSentence) -> str:
     return " ".join(f"{token}/{LABELS[label]}" for token, label in zip(sentence.tokens, sentence.labels, strict=True))
 
 
-def test_both_writings_have_the_same_lesson() -> None:
+def test_both_writings_have_the_same_labels() -> None:
     caption = parse_caption(LINE)
     stored, written = as_stored(caption), as_written(caption)
     assert stored.text == 'The man \'s hat is on top of " it " .'
@@ -48,7 +48,7 @@ def test_without_tokens_a_phrase_begins_with_what_is_left() -> None:
     assert without(sentence, range(5)) == sentence
 
 
-def test_lessons_vary_as_often_as_they_should() -> None:
+def test_sentences_vary_as_often_as_they_should() -> None:
     sentence = tag_sentence(as_written(parse_caption(LINE.replace("top", "a , top"))))
     rng = np.random.default_rng(0)
     varied = [vary(sentence, rng) for _ in range(4000)]

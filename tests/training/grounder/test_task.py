@@ -22,14 +22,15 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
 from phrasechain.data.dataset import is_dev, load_examples
 from phrasechain.evaluation.predict import count_right
-from phrasechain.model.checkpoint import RunState, load_checkpoint, read_run_state, save_checkpoint
+from phrasechain.model.checkpoint import RunState, load_checkpoint, read_run_state, write_folder
 from phrasechain.model.config import Config
 from phrasechain.store.reader import FeatureStore
 from phrasechain.store.shard import StoreInfo
 from phrasechain.store.writer import StoreWriter
+from phrasechain.training import loop, run_folder
 from phrasechain.training.grounder import task as training
 from phrasechain.training.grounder.task import train
-from phrasechain.training.run_folder import read_metrics
+from phrasechain.training.log import read_metrics
 from tiny_grounding import DIMENSION, assert_close, last_weights, tiny_config, write_world
 
 CONFIG = tiny_config("train.epochs=8", "train.save_every=5", "model.dropout=0.1")
@@ -46,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_pictures(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run has drawn its curves; drawing those of all others takes longer than the runs."""
-    monkeypatch.setattr(training, "draw_curves", lambda folder: None)
+    monkeypatch.setattr(loop, "draw_curves", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +117,24 @@ def test_a_finished_run_is_left_alone(finished: Path, world: World) -> None:
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"} == before
 
 
+def test_a_finished_run_of_an_earlier_version_is_left_alone(finished: Path, world: World, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    old = json.loads((run / "config.json").read_text())
+    old["train"]["average"], old["decode"]["how"] = old["train"].pop("ema"), old["decode"].pop("method")
+    old["model"] |= {"bag": old["model"].pop("bag_of_words"), "members": old["model"].pop("ensemble")}
+    for objectness in (False, True):
+        old["model"]["objectness"] = objectness
+        (run / "config.json").write_text(json.dumps(old))
+        if objectness:
+            refused(world, run, CONFIG, r"config\.json: model\.objectness=True was removed from phrasechain")
+        else:
+            assert train(*world, run, CONFIG) == run
+    assert json.loads((run / "config.json").read_text()) == old
+
+
 def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, world: World, tmp_path: Path) -> None:
-    """A process is really killed after its second checkpoint; the next one goes on to the same weights and notes."""
+    """A process is really killed after its second checkpoint; the next one ends with the same weights and log."""
     run = tmp_path / "killed"
     program = (
         "import sys; from pathlib import Path; from phrasechain.training.grounder.task import train;"
@@ -139,10 +156,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, world: World, t
     assert len((run / "environment.jsonl").read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize(("parts", "average"), [(1, 0.0), (3, 0.9)])
-def test_going_on_is_exact(world: World, tmp_path: Path, parts: int, average: float) -> None:
-    """An interrupt at any save changes nothing, with averaged weights and in parts too."""
-    config = replace(CONFIG, train=replace(CONFIG.train, epochs=2.0, accumulate=parts, average=average))
+@pytest.mark.parametrize(("parts", "ema"), [(1, 0.0), (3, 0.9)])
+def test_resuming_is_exact(world: World, tmp_path: Path, parts: int, ema: float) -> None:
+    """An interrupt at any save changes nothing, with EMA weights and in parts too."""
+    config = replace(CONFIG, train=replace(CONFIG.train, epochs=2.0, accumulate=parts, ema=ema))
     whole = train(*world, tmp_path / "whole", config)
     run = tmp_path / "run"
     for _ in range(3):  # of four saves
@@ -153,13 +170,13 @@ def test_going_on_is_exact(world: World, tmp_path: Path, parts: int, average: fl
 
 def interrupt_after_a_save(world: World, run: Path, config: Config) -> None:
     """Train until one checkpoint is written and the next one would be."""
-    saves = [save_checkpoint, interrupted]
+    saves = [write_folder, interrupted]
 
     def save(*arguments: object, **options: object) -> None:
         saves.pop(0)(*arguments, **options)  # type: ignore[operator]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "save_checkpoint", save)
+        patch.setattr(run_folder, "write_folder", save)
         with pytest.raises(KeyboardInterrupt):
             train(*world, run, config)
 
@@ -186,10 +203,15 @@ def test_parts_and_workers_change_nothing(world: World, tmp_path: Path) -> None:
         ("train.by=draw", "train.steps=9", "data.reading=authors", "train.clip_by=value", "train.schedule=constant"),
         ("model.chain=false", "loss.targets=hard", "loss.unlabelled=authors", "loss.regress=authors"),
         ("model.box_regression=false", "model.context=none", "data.unboxed=1", "loss.unlabelled=marginalise"),
-        ("model.normalise=standardise", "model.transition=geometric", "decode.how=smoothing", "train.optimizer=adam"),
         (
-            "model.bag=0.3",
-            "model.members=2",
+            "model.normalise=standardise",
+            "model.transition=geometric",
+            "decode.method=smoothing",
+            "train.optimizer=adam",
+        ),
+        (
+            "model.bag_of_words=0.3",
+            "model.ensemble=2",
             "loss.targets=refined",
             "train.precision=bf16",
             "loss.unlabelled=marginalise",
@@ -206,7 +228,7 @@ def test_every_way_runs(world: World, tmp_path: Path, settings: tuple[str, ...])
 
 
 def test_the_authors_way(shared_folder: Path, world: World, tmp_path: Path) -> None:
-    """With a toy ELMo that carries its state from batch to batch, which no checkpoint keeps: going on is exact."""
+    """With a toy ELMo that carries its state from batch to batch, which no checkpoint keeps: resuming is exact."""
     elmo = shared_folder / "elmo-fixtures"
     files = (f"text.options={elmo / 'options.json'}", f"text.weights={elmo / 'lm_weights.hdf5'}")
     config = tiny_config("train.steps=4", "train.score_every=3", "train.save_every=2", *files, preset="authors")
@@ -350,11 +372,11 @@ def test_a_full_disk_keeps_what_was_trained(finished: Path, world: World, tmp_pa
         saves[0] += 1
         if saves[0] == 3:
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-        save_checkpoint(*arguments, **options)  # type: ignore[arg-type]
+        write_folder(*arguments, **options)  # type: ignore[arg-type]
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(training, "save_checkpoint", save)
+            patch.setattr(run_folder, "write_folder", save)
             refused(world, run, CONFIG, r"cannot be written: File too large; make room .* what was trained is kept")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -367,7 +389,7 @@ def test_a_full_disk_keeps_what_was_trained(finished: Path, world: World, tmp_pa
 def test_a_folder_that_cannot_be_made(world: World, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        refused(world, out, CONFIG, r"file.*: cannot be written: .*; mend that .* or choose another folder")
+        refused(world, out, CONFIG, r"file.*: cannot be written: .*; fix that .* or choose another folder")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -376,8 +398,11 @@ def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Pa
     shutil.copytree(finished, run)
     pointers = json.loads((run / "checkpoints.json").read_text())
     (run / "checkpoints.json").write_text(json.dumps(pointers | {"finished": False}))
-    (run / pointers["last"] / "state.json").write_text("{}")
-    refused(world, run, CONFIG, "broken checkpoint: 'best'; remove the run to begin anew")
+    (run / pointers["last"] / "state.json").write_text('{"step": 3}')  # of a run in the middle of training
+    refused(world, run, CONFIG, "written by another version of phrasechain; remove the run to restart")
+    (run / pointers["last"] / "state.json").write_text('{"format": "phrasechain training 2"}')
+    refused(world, run, CONFIG, "broken checkpoint: 'best'; remove the run to restart")
+    shutil.copy(finished / pointers["last"] / "state.json", run / pointers["last"])
     (run / pointers["last"] / "training.safetensors").write_bytes(b"\0" * 40)
     refused(world, run, CONFIG, r"training\.safetensors: broken")
     (run / "checkpoints.json").write_text('{"last": "../..", "best": "../..", "finished": false}')
@@ -406,7 +431,7 @@ def test_a_phrase_without_a_word_is_named(tmp_path: Path, world: World, monkeypa
         (("train.optimizer=adma",), "no optimizer named 'adma'; there are: adam, adamw .did you mean 'adam'"),
         (("train.schedule=cycle",), "no schedule named 'cycle'; there are: one_cycle, constant"),
         (("loss.targets=softer",), "no targets named 'softer'"),
-        (("decode.how=vitrebi",), "no decoder named 'vitrebi'.*'viterbi'"),
+        (("decode.method=vitrebi",), "no decoder named 'vitrebi'.*'viterbi'"),
         (("text.encoder=wrods",), "no text encoder named 'wrods'.*'words'"),
         (("text.encoder=elmo",), r"needs its files: --set text\.options=PATH"),
         (("text.encoder=transformer",), r"needs a model: --set text\.model=FOLDER"),
@@ -420,7 +445,9 @@ def test_a_phrase_without_a_word_is_named(tmp_path: Path, world: World, monkeypa
 def test_names_that_do_not_exist_are_refused(
     world: World, tmp_path: Path, settings: tuple[str, ...], match: str
 ) -> None:
+    """Before the run's folder is made, so that the corrected command can have it."""
     refused(world, tmp_path / "run", tiny_config(*settings), match)
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_to_learn_from(tmp_path: Path, world: World) -> None:

@@ -44,9 +44,9 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
     """A red rectangle in a dark photo is where its box says, in whatever view."""
     pixels = np.zeros((120, 160, 3), np.uint8)
     pixels[24:60, 32:96, 0] = 255
-    lesson = RegionTargets(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
+    targets = RegionTargets(torch.tensor([[0.2, 0.2, 0.6, 0.5]]), ((2,),), ((0, (2,)),))
     view = random_view(np.random.default_rng(seed))
-    seen = view_targets(lesson, view, WORDS)
+    seen = view_targets(targets, view, WORDS)
     if not len(seen.boxes):  # the view cuts it too much
         return
     painted = render_view(Image.fromarray(pixels), view, 64)

@@ -6,32 +6,48 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 from official_layout import write_image
+from paths import importing
 from phrasechain.core.errors import DataError
+from phrasechain.core.settings import make_settings
 from phrasechain.data.dataset import load_examples
 from phrasechain.regions.extractor import as_input
 from phrasechain.regions.pixels import read_photo
 from phrasechain.regions.trunk import Trunk, fold_published
-from phrasechain.regions.weights import load_network
-from phrasechain.training.regions.model import WEIGHTS
-from phrasechain.training.regions.settings import GOING_ON, Recipe
-from phrasechain.training.regions.task import _Run, train_regions
-from phrasechain.training.resume import CHECKPOINT
-from phrasechain.training.run_folder import read_metrics
+from phrasechain.training.log import read_metrics
+from phrasechain.training.loop import Trainer
+from phrasechain.training.regions.settings import RegionSettings
+from phrasechain.training.regions.task import RegionTask, ema_decay, train_regions
 from published import random_weights
 from tiny_photos import write_dataset
 
-RECIPE = Recipe(dimension=8, size=64, anchors=2, head_epochs=1, epochs=2, batch=4, rare_word=1, checkpoint_steps=3)
-FURTHER = replace(GOING_ON, epochs=2, batch=4, rare_word=1, checkpoint_steps=3, deeper=4)
+TEXTS = (
+    "network.dimension=8",
+    "network.size=64",
+    "network.anchors=2",
+    "data.rare_word=1",
+    "train.head_epochs=1",
+    "train.epochs=2",
+    "train.batch=4",
+    "train.save_every=3",
+)
+
+
+def settings_of(*texts: str) -> RegionSettings:
+    return make_settings(RegionSettings(), texts=[*TEXTS, *texts])
+
+
+SETTINGS = settings_of()
+FINE_TUNE = settings_of("train.ema=0.9995", "train.rate=5e-4")
 
 
 @pytest.fixture(scope="module")
@@ -48,55 +64,45 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_regions(data, tmp_path_factory.mktemp("runs") / "whole", start, RECIPE)
+    return train_regions(data, tmp_path_factory.mktemp("runs") / "whole", start, SETTINGS)
 
 
 def test_a_run_leaves_weights_notes_and_curves(finished: Path) -> None:
     lines = read_metrics(finished.parent)
     assert [line["step"] for line in lines if "score" in line] == list(range(1, 11))
-    assert sum("accuracy" in line for line in lines) == RECIPE.epochs
-    losses = [sum(weight * line[name] for name, weight in WEIGHTS.items()) for line in lines if "score" in line]
+    assert sum("accuracy" in line for line in lines) == 2
+    losses = [line["loss"] for line in lines if "loss" in line]
     assert sum(losses[-3:]) < sum(losses[:3])
     assert (finished.parent / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((finished.parent / "config.json").read_text())["seed"] == RECIPE.seed
+    assert json.loads((finished.parent / "config.json").read_text())["train"]["seed"] == 0
 
 
 def test_a_finished_run_is_left_alone(finished: Path, data: Path, start: Path) -> None:
     before = finished.stat().st_mtime_ns
-    assert train_regions(data, finished.parent, start, RECIPE) == finished
+    assert train_regions(data, finished.parent, start, SETTINGS) == finished
     assert finished.stat().st_mtime_ns == before
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:
-    """A process is really killed after its second checkpoint; the next one goes on to the same weights."""
+    """A process is really killed after its second checkpoint; the next one ends with the same weights."""
     run = tmp_path / "killed"
     program = (
-        "import sys; from pathlib import Path; from phrasechain.training.regions import task as t;"
-        "data, out, start = map(Path, sys.argv[1:4]);"
-        "t.train_regions(data, out, start, t.Recipe(**__import__('json').loads(sys.argv[4])))"
+        "import sys; from pathlib import Path; from phrasechain.training.regions.task import train_regions;"
+        f"from {Path(__file__).stem} import SETTINGS; train_regions(*map(Path, sys.argv[1:]), SETTINGS)"
     )
-    recipe = json.dumps({name: getattr(RECIPE, name) for name in RECIPE.__slots__})
-    with subprocess.Popen([sys.executable, "-c", program, *map(str, (data, run, start)), recipe]) as process:
-        while _checkpoint_step(run) < 6:  # the trunk has been learning since step 5
-            assert process.poll() is None, "the run ended before its second checkpoint"
+    command = [sys.executable, "-c", program, *map(str, (data, run, start))]
+    with subprocess.Popen(command, env=importing(__file__)) as process:
+        while not (run / "step-00000006").exists():  # the trunk has been learning since step 5
+            with suppress(subprocess.TimeoutExpired):
+                assert process.wait(0.01) is None, "the run ended before its second checkpoint"
         os.kill(process.pid, signal.SIGKILL)
     assert not (run / "regions.safetensors").exists()
-    again = train_regions(data, run, start, RECIPE)
-    one, other = load_file(finished), load_file(again)
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    steps = [line["step"] for line in read_metrics(run) if "score" in line]
+    assert train_regions(data, run, start, SETTINGS).read_bytes() == finished.read_bytes()
+    steps = [line["step"] for line in read_metrics(run) if "loss" in line]
     assert steps == list(range(1, 11))
 
 
-def _checkpoint_step(run: Path) -> int:
-    if not (run / CHECKPOINT).exists():
-        return 0
-    with safe_open(run / CHECKPOINT, "pt") as file:
-        return int(file.metadata()["step"])
-
-
-def test_early_stages_and_filters_stay_as_they_were_published(finished: Path) -> None:
+def test_early_stages_and_depthwise_convolutions_stay_as_they_were_published(finished: Path) -> None:
     learnt, given = load_file(finished), fold_published(random_weights())
     kept = {name for name, weight in given.items() if torch.equal(learnt[f"trunk.{name}"], weight.half())}
     assert {name for name in given if ".filter." in name or name.startswith(("stem.", "early."))} <= kept
@@ -112,23 +118,23 @@ def test_kept_maps_are_those_of_the_trunk_as_it_will_be(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("phrasechain.training.regions.task._learn", stop)
+    monkeypatch.setattr("phrasechain.training.loop.Trainer.take_step", stop)
     with pytest.raises(KeyboardInterrupt):
-        train_regions(data, tmp_path / "run", start, replace(RECIPE, left_out=0.9, precision=precision))
+        train_regions(data, tmp_path / "run", start, settings_of("train.drop_path=0.9", f"train.precision={precision}"))
     kept = load_file(min((tmp_path / "run" / "maps").iterdir()))["c4"][0].float()  # (S, S, C)
     trunk = Trunk().eval()
     trunk.load_state_dict(fold_published(random_weights()))
     example = load_examples(data, "fit")[0]
     assert example.path is not None
     with torch.inference_mode():
-        expected = trunk(as_input(torch.from_numpy(read_photo(example.path, RECIPE.size).pixels)[None]))[1][0]
+        expected = trunk(as_input(torch.from_numpy(read_photo(example.path, 64).pixels)[None]))[1][0]
     apart = float((kept - expected.permute(1, 2, 0)).norm() / expected.norm())
     assert apart < (0.1 if precision == "bf16" else 1e-3)
 
 
-def test_another_recipe_is_refused(finished: Path, data: Path, start: Path) -> None:
-    with pytest.raises(DataError, match="another dimension, seed; choose another folder"):
-        train_regions(data, finished.parent, start, replace(RECIPE, seed=1, dimension=9))
+def test_other_settings_are_refused(finished: Path, data: Path, start: Path) -> None:
+    with pytest.raises(DataError, match=r"another network\.dimension, train\.seed; choose another folder"):
+        train_regions(data, finished.parent, start, settings_of("train.seed=1", "network.dimension=9"))
 
 
 def test_weights_that_are_none_are_refused(data: Path, tmp_path: Path) -> None:
@@ -147,10 +153,10 @@ def test_weights_that_are_none_are_refused(data: Path, tmp_path: Path) -> None:
         else:
             torch.save(content, wrong)
         with pytest.raises(DataError, match=r"x\.pth: not the published weights") as caught:
-            train_regions(data, run, wrong, RECIPE)
+            train_regions(data, run, wrong, SETTINGS)
         assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        train_regions(data, run, tmp_path / "absent.pth", RECIPE)
+        train_regions(data, run, tmp_path / "absent.pth", SETTINGS)
     assert not run.exists()
 
 
@@ -161,11 +167,11 @@ def test_a_broken_photo_is_named(data: Path, start: Path, tmp_path: Path) -> Non
     for photo in photos:
         photo.write_bytes(b"no photo")
     with pytest.raises(DataError, match=r"\.jpg: not an image of a known format") as caught:
-        train_regions(other, tmp_path / "run", start, RECIPE)
+        train_regions(other, tmp_path / "run", start, SETTINGS)
     assert "\n" not in str(caught.value)
     photos[0].unlink()
     with pytest.raises(DataError, match=f"image {photos[0].stem}: there is no photo of it"):
-        train_regions(other, tmp_path / "run", start, RECIPE)
+        train_regions(other, tmp_path / "run", start, SETTINGS)
 
 
 def test_what_cannot_be_trained_is_refused(data: Path, start: Path, tmp_path: Path) -> None:
@@ -173,101 +179,101 @@ def test_what_cannot_be_trained_is_refused(data: Path, start: Path, tmp_path: Pa
     write_image(empty, "1000", "[/EN#1/other A box] here .\n", photo=(10, 10))
     (empty / "train.txt").write_text("1000\n")
     with pytest.raises(DataError, match="there is nothing to learn from"):
-        train_regions(empty, tmp_path / "run", start, RECIPE)
-    with pytest.raises(DataError, match="of 2 epochs, 2 cannot be for the heads alone"):
-        train_regions(data, tmp_path / "run", start, replace(RECIPE, head_epochs=2))
-    with pytest.raises(DataError, match="no precision named 'bf61'; there are: float32, bf16"):
-        train_regions(data, tmp_path / "run", start, replace(RECIPE, precision="bf61"))
-    with pytest.raises(DataError, match=r"from 0 to below 1, not 1\.0"):
-        train_regions(data, tmp_path / "run", start, replace(RECIPE, left_out=1.0))
+        train_regions(empty, tmp_path / "run", start, SETTINGS)
+    wrong = replace(SETTINGS, network=replace(SETTINGS.network, size=65))
     with pytest.raises(DataError, match="multiple of 32, not 65"):
-        train_regions(data, tmp_path / "run", start, replace(RECIPE, size=65))
+        train_regions(data, tmp_path / "run", start, wrong)
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_broken_checkpoint_is_named(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:
-    run = tmp_path / "broken"
-    run.mkdir()
-    (run / "config.json").write_bytes((finished.parent / "config.json").read_bytes())
-    (run / CHECKPOINT).write_bytes(b"\x00" * 40)
-    with pytest.raises(DataError, match=r"checkpoint\.safetensors: broken checkpoint"):
-        train_regions(data, run, start, RECIPE)
+def test_an_epoch_is_left_for_all_layers(data: Path, start: Path, tmp_path: Path) -> None:
+    """However many are asked for the heads alone."""
+    settings = settings_of("train.head_epochs=9", "train.epochs=1")
+    learnt = load_file(train_regions(data, tmp_path / "run", start, settings))
+    assert not (tmp_path / "run" / "maps").exists()
+    assert not torch.equal(
+        learnt["trunk.late.0.1.expand.weight"], fold_published(random_weights())["late.0.1.expand.weight"].half()
+    )
+
+
+# --- fine-tuning --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def further(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_regions(data, tmp_path_factory.mktemp("runs") / "further", finished, FURTHER)
+def fine_tuned(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_regions(data, tmp_path_factory.mktemp("runs") / "fine-tuned", finished, FINE_TUNE)
 
 
-def test_a_network_that_has_learnt_goes_on(finished: Path, further: Path) -> None:
-    """With its own shape, the same parts of its trunk kept, and towards the average of its weights."""
-    before, after = load_file(finished), load_file(further)
+def test_a_network_is_fine_tuned(finished: Path, fine_tuned: Path) -> None:
+    """In all layers from the first step on, but for the frozen ones; its shape stays, and its EMA is the result."""
+    before, after = load_file(finished), load_file(fine_tuned)
     assert before.keys() == after.keys()
     assert torch.equal(before["sides"], after["sides"])
     kept = {name for name in before if torch.equal(before[name], after[name])}
     assert {name for name in before if ".filter." in name or name.startswith(("trunk.stem.", "trunk.early."))} <= kept
     assert not kept & {"trunk.late.0.1.expand.weight", "describe.feature.weight", "propose.0.say.weight"}
-    state = load_file(further.parent / CHECKPOINT)
-    name = "network.region_head.feature.weight"
-    assert not torch.equal(state[f"more.{name}"], state[f"weights.{name}"])
-    assert torch.equal(after["describe.feature.weight"], state[f"more.{name}"].half())
+    state = load_file(fine_tuned.parent / "step-00000010" / "training.safetensors")
+    name = "network/region_head/feature/weight"
+    assert not torch.equal(state[f"ema.module.{name}"], state[f"model.{name}"])
+    assert torch.equal(after["describe.feature.weight"], state[f"ema.module.{name}"].half())
+    assert not (fine_tuned.parent / "maps").exists()
 
 
-def test_words_learn_alone_at_first(finished: Path, data: Path, tmp_path: Path) -> None:
-    """What a network knows is not spoilt by words that mean nothing yet."""
-    known = load_network(finished).network.state_dict()
-    run = tmp_path / "run"
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("phrasechain.training.regions.task.score", stop)  # asked for after the first epoch
-        with pytest.raises(KeyboardInterrupt):
-            train_regions(data, run, finished, replace(FURTHER, checkpoint_steps=1))
-    state = load_file(run / CHECKPOINT)
-    for name, weight in known.items():
-        assert torch.equal(state[f"weights.network.{name}"], weight), name
-    assert state["weights.phrase.weight"].abs().max() > 0  # they begin at nothing
+def test_a_network_keeps_its_shape(finished: Path, data: Path, tmp_path: Path) -> None:
+    train_regions(
+        data, tmp_path / "run", finished, make_settings(RegionSettings(), texts=["train.epochs=1", "data.limit=6"])
+    )
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["network"]["size"] == 64
+    with pytest.raises(DataError, match=r"network\.size: the network to start from has 64, not 448; leave it out"):
+        train_regions(data, tmp_path / "other", finished, make_settings(RegionSettings(), texts=["network.size=448"]))
+    assert not (tmp_path / "other").exists()
 
 
-def test_later_weights_count_more_in_the_average(finished: Path, data: Path, tmp_path: Path) -> None:
-    """In proportion to their step, of those in which all weights learn."""
-    learn, seen = _Run.learn, []
+def test_later_weights_count_more_in_the_ema(finished: Path, data: Path, tmp_path: Path) -> None:
+    """In proportion to their step."""
+    take_step, seen = Trainer.take_step, []
 
-    def watched(run: _Run, *lesson: Any) -> dict[str, float]:
-        losses = learn(run, *lesson)
-        seen.append(run.teacher.network.region_head.feature.weight.detach().clone())
-        return losses
+    def watched(trainer: Trainer[Any], parts: Any) -> dict[str, float]:
+        figures = take_step(trainer, parts)
+        assert isinstance(trainer.task, RegionTask)
+        seen.append(trainer.task.model.network.region_head.feature.weight.detach().clone())
+        return figures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Run, "learn", watched)
-        weights = train_regions(data, tmp_path / "run", finished, FURTHER)
-    shares = torch.arange(1.0, 6) + 1  # of steps 6 to 10; that before them, step 5, has a share of 1 too
-    known = seen[4] + sum(share * weight for share, weight in zip(shares, seen[5:], strict=True))
+        patch.setattr(Trainer, "take_step", watched)
+        weights = train_regions(data, tmp_path / "run", finished, FINE_TUNE)
+    shares = torch.arange(1.0, 11) + 1  # the weights that it starts from have a share of 1
+    start = load_file(finished)["describe.feature.weight"].float()
+    known = start + sum(share * weight for share, weight in zip(shares, seen, strict=True))
     expected = known / (1 + shares.sum())
     torch.testing.assert_close(load_file(weights)["describe.feature.weight"].float(), expected, rtol=2e-3, atol=1e-4)
 
 
-def test_a_run_that_goes_on_and_is_stopped_ends_as_if_it_had_not_been(
-    finished: Path, further: Path, data: Path, tmp_path: Path
-) -> None:
-    learn = _Run.learn
+def test_the_ema_begins_when_all_layers_learn() -> None:
+    assert [ema_decay(0.9, 3, step) for step in range(1, 7)] == pytest.approx([0, 0, 0, 1 / 3, 1 / 2, 3 / 5])
+    assert ema_decay(0.9, 0, 1000) == 0.9
 
-    def broken(run: _Run, *lesson: Any) -> dict[str, float]:
-        if run.step == 8:
+
+def test_fine_tuning_that_was_stopped_ends_with_the_same_bytes(
+    finished: Path, fine_tuned: Path, data: Path, tmp_path: Path
+) -> None:
+    take_step = Trainer.take_step
+
+    def broken(trainer: Trainer[Any], parts: Any) -> dict[str, float]:
+        if trainer.step == 8:
             raise KeyboardInterrupt
-        return learn(run, *lesson)
+        return take_step(trainer, parts)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Run, "learn", broken)
+        patch.setattr(Trainer, "take_step", broken)
         with pytest.raises(KeyboardInterrupt):
-            train_regions(data, tmp_path / "run", finished, FURTHER)
-    assert train_regions(data, tmp_path / "run", finished, FURTHER).read_bytes() == further.read_bytes()
+            train_regions(data, tmp_path / "run", finished, FINE_TUNE)
+    assert train_regions(data, tmp_path / "run", finished, FINE_TUNE).read_bytes() == fine_tuned.read_bytes()
 
 
 def test_a_network_that_is_none_is_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no network")
     with pytest.raises(DataError, match=r"x\.safetensors: broken region network") as caught:
-        train_regions(data, tmp_path / "run", tmp_path / "x.safetensors", FURTHER)
+        train_regions(data, tmp_path / "run", tmp_path / "x.safetensors", FINE_TUNE)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -24,25 +24,25 @@ def test_the_vocabulary_counts_phrases_with_a_box() -> None:
     assert set(build_vocabulary([EXAMPLE], 2).words) == {"man", "<people>"}
 
 
-def test_a_lesson_holds_merged_boxes_first_and_every_word_of_each() -> None:
+def test_targets_hold_merged_boxes_first_and_every_word_of_each() -> None:
     vocabulary = Vocabulary(("man", "left", "dogs", "brown"))
-    lesson = read_targets(EXAMPLE, vocabulary)
+    targets = read_targets(EXAMPLE, vocabulary)
     expected = [[0, 0, 0.5, 1], [0.5, 0.5, 1, 1], [0.5, 0.5, 0.7, 1], [0.8, 0.5, 1, 0.75]]
-    torch.testing.assert_close(lesson.boxes, torch.tensor(expected, dtype=torch.float32))
-    assert lesson.words == ((0, 1), (2, 3))
-    assert lesson.phrases == ((0, (0,)), (1, (2, 3)), (0, (0, 1)))
+    torch.testing.assert_close(targets.boxes, torch.tensor(expected, dtype=torch.float32))
+    assert targets.words == ((0, 1), (2, 3))
+    assert targets.phrases == ((0, (0,)), (1, (2, 3)), (0, (0, 1)))
 
 
 def test_a_mirror_changes_sides_in_boxes_and_words() -> None:
     vocabulary = Vocabulary(("man", "left", "right", "dogs"))
-    lesson = read_targets(EXAMPLE, vocabulary)
-    seen = mirror(lesson, vocabulary)
+    targets = read_targets(EXAMPLE, vocabulary)
+    seen = mirror(targets, vocabulary)
     torch.testing.assert_close(seen.boxes[0], torch.tensor([0.5, 0, 1, 1]))
     torch.testing.assert_close(seen.boxes[3], torch.tensor([0.0, 0.5, 0.2, 0.75]))
     assert seen.words[0] == (0, 2)
     again = mirror(seen, vocabulary)
-    torch.testing.assert_close(again.boxes, lesson.boxes)
-    assert (again.words, again.phrases) == (lesson.words, lesson.phrases)
+    torch.testing.assert_close(again.boxes, targets.boxes)
+    assert (again.words, again.phrases) == (targets.words, targets.phrases)
 
 
 def test_a_side_whose_opposite_is_unknown_is_forgotten_in_the_mirror() -> None:
@@ -51,6 +51,8 @@ def test_a_side_whose_opposite_is_unknown_is_forgotten_in_the_mirror() -> None:
 
 
 def test_an_image_without_boxes_teaches_nothing() -> None:
-    lesson = read_targets(make_example("2", make_caption(0, ("a hat", "3", ("clothing",), None))), Vocabulary(("hat",)))
-    assert lesson.boxes.shape == (0, 4)
-    assert (lesson.words, lesson.phrases) == ((), ())
+    targets = read_targets(
+        make_example("2", make_caption(0, ("a hat", "3", ("clothing",), None))), Vocabulary(("hat",))
+    )
+    assert targets.boxes.shape == (0, 4)
+    assert (targets.words, targets.phrases) == ((), ())

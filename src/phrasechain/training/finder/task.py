@@ -1,8 +1,6 @@
 """Training the phrase finder: one command from marked-up captions to the weights in the package.
 
-A run folder holds ``config.json``, ``metrics.jsonl``, ``checkpoint.safetensors`` for going on, and
-``finder.safetensors``, the weights. What a step does follows from the seed and its number alone, so that a run that was
-killed goes on as if it had not been.
+A run folder holds what every run does (see ``run_folder``) and ``finder.safetensors``, the weights.
 """
 
 from __future__ import annotations
@@ -11,170 +9,38 @@ import copy
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
-import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from phrasechain.core.distributed import OneProcess
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import write_atomically
-from phrasechain.core.progress import progress_bar, track
+from phrasechain.core.progress import track
 from phrasechain.core.schema import NOT_VISUAL, Caption
-from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.sentences import read_sentences
 from phrasechain.phrases.finder import PhraseFinder, phrases_of
 from phrasechain.text.tokens import tokenise
 from phrasechain.text.vectors import WordVectors, read_vectors
 from phrasechain.text.vocabulary import build_vocabulary
-from phrasechain.training.finder.sentences import (
-    MarkedText,
-    TaggedSentence,
-    as_stored,
-    as_written,
-    join,
-    tag_sentence,
-    vary,
-)
-from phrasechain.training.finder.variety import unlike_captions
-from phrasechain.training.regions.settings import rate_at
-from phrasechain.training.run_folder import FORMAT_KEY, claimed, log, truncate_metrics
+from phrasechain.training.finder.sentences import MarkedText, TaggedSentence, as_stored, as_written, tag_sentence
+from phrasechain.training.finder.settings import FinderSettings
+from phrasechain.training.finder.steps import FinderBatches
+from phrasechain.training.loop import train
+from phrasechain.training.run_folder import FORMAT_KEY, claimed
+from phrasechain.training.task import Group, Plan, Task, ema_decay, one_cycle
 
-CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "finder.safetensors"
+RUN_FORMAT = "phrasechain finder run 2"
 #: Ways in which held-out captions are written when the finder is scored.
 WRITINGS: dict[str, Callable[[Caption], MarkedText]] = {"stored": as_stored, "written": as_written}
 HELD_OUT = 5000  # images
-_KIND = "phrasechain finder training 1"
 _RESERVED = ("val", "dev", "test")  # splits of a dataset that are never learnt from
-_CLIP = 5.0
-_SIZES = ("word_dimension", "buckets", "ngram_dimension", "hidden", "layers")
-_POOL = 50  # batches whose captions are sorted by length together
 _WATCHED = 1000  # held-out captions, from all over the file, that are scored after each epoch
 _SCORED = 128  # captions that are labelled at once
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that a run depends on, besides the files."""
-
-    word_dimension: int = 64
-    buckets: int = 8192
-    ngram_dimension: int = 32
-    hidden: int = 160
-    layers: int = 1
-    dropout: float = 0.3
-    word_dropout: float = 0.03
-    rare_word: int = 3  # words that occur less often are left to their n-grams
-    unlike: float = 0.2  # the share of captions that are changed to be unlike captions
-    paragraphs: float = 0.06  # the share of batches whose captions are joined by fours
-    epochs: int = 1
-    batch: int = 64
-    rate: float = 3e-3
-    weight_decay: float = 0.01
-    average: float = 0.999  # how slowly the averaged weights follow
-    seed: int = 0
-    checkpoint_steps: int = 500
-
-
-class _Batches:
-    """The sentences of every step, by its number."""
-
-    def __init__(self, sentences: Sequence[Sequence[TaggedSentence]], recipe: Recipe) -> None:
-        self.sentences, self.recipe = sentences, recipe
-        self.per_epoch = -(-len(sentences) // recipe.batch)
-        self._order = lru_cache(maxsize=1)(self._of_epoch)
-
-    def __getitem__(self, step: int) -> list[TaggedSentence]:
-        """Each in some way of writing; now and then all of them in paragraphs."""
-        epoch, place = divmod(step, self.per_epoch)
-        rng = np.random.default_rng([self.recipe.seed, 1, step])
-        mine = (self.sentences[number] for number in self._order(epoch)[place])
-        sentences = [self._vary(ways[int(rng.integers(len(ways)))], rng) for ways in mine]
-        if rng.random() < self.recipe.paragraphs:
-            return [join(sentences[first : first + 4]) for first in range(0, len(sentences), 4)]
-        return sentences
-
-    def _vary(self, sentence: TaggedSentence, rng: np.random.Generator) -> TaggedSentence:
-        unlike = rng.random() < self.recipe.unlike
-        return vary(unlike_captions(sentence, rng) if unlike else sentence, rng)
-
-    def _of_epoch(self, epoch: int) -> list[list[int]]:
-        """All captions in an order of this epoch's own, those of a batch of like length."""
-        rng = np.random.default_rng([self.recipe.seed, 0, epoch])
-        order, batch = rng.permutation(len(self.sentences)).tolist(), self.recipe.batch
-        for start in range(0, len(order), _POOL * batch):
-            pool = slice(start, start + _POOL * batch)
-            order[pool] = sorted(order[pool], key=lambda number: len(self.sentences[number][0].tokens))
-        batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-        return [batches[place] for place in rng.permutation(len(batches))]
-
-
-class _Run:
-    """The state of a training run, and the files that keep it."""
-
-    def __init__(self, folder: Path, finder: PhraseFinder, recipe: Recipe, steps: int) -> None:
-        self.folder, self.finder, self.recipe, self.steps = folder, finder.train(), recipe, steps
-        self.weights = dict(finder.named_parameters())
-        self.optimizer = torch.optim.AdamW(self.weights.values(), weight_decay=recipe.weight_decay)
-        self.averaged = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self.step = 0
-
-    def learn(self, sentences: Sequence[TaggedSentence]) -> float:
-        """One step; returns −log p of the labels, per token."""
-        torch.manual_seed(int(np.random.SeedSequence([self.recipe.seed, 2, self.step]).generate_state(1)[0]))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate * rate_at(self.step / self.steps)
-        losses = self.finder([sentence.tokens for sentence in sentences]).nll(_padded_labels(sentences))  # (B,)
-        self.optimizer.zero_grad()
-        (losses.sum() / self.recipe.batch).backward()
-        nn.utils.clip_grad_norm_(self.weights.values(), _CLIP)
-        self.optimizer.step()
-        self.step += 1
-        follow = min(self.recipe.average, (1 + self.step) / (10 + self.step))
-        for name, weight in self.weights.items():
-            self.averaged[name].lerp_(weight.detach(), 1 - follow)
-        return float(losses.detach().sum()) / sum(len(sentence.labels) for sentence in sentences)
-
-    @torch.no_grad()
-    def averaged_finder(self) -> PhraseFinder:
-        """A copy with the averaged weights, rounded as they are in a file, for inference."""
-        finder = copy.deepcopy(self.finder).eval()
-        for name, weight in finder.named_parameters():
-            weight.copy_(self.averaged[name].half())
-        return finder
-
-    def save(self) -> None:
-        tensors = {f"weights.{name}": weight.detach() for name, weight in self.weights.items()}
-        tensors |= {f"averaged.{name}": weight for name, weight in self.averaged.items()}
-        for number, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
-        write_atomically(self.folder / CHECKPOINT, save(tensors, {"step": str(self.step)}))
-
-    def resume(self) -> None:
-        """Go on from the checkpoint, if there is one."""
-        path = self.folder / CHECKPOINT
-        if not path.exists():
-            return
-        what, remedy = "checkpoint", "remove it to begin anew"
-        file = read_tensors(path, what, finite=False, remedy=remedy)
-        with file_errors(path, what, remedy):
-            self.step = int(file.metadata["step"])
-            self._take(file.tensors)
-
-    @torch.no_grad()
-    def _take(self, tensors: Mapping[str, Tensor]) -> None:
-        moments: dict[int, dict[str, Tensor]] = {}
-        for number, (name, weight) in enumerate(self.weights.items()):
-            weight.copy_(tensors[f"weights.{name}"])
-            self.averaged[name].copy_(tensors[f"averaged.{name}"])
-            moments[number] = {
-                kind: tensors[f"optimizer.{number}.{kind}"] for kind in ("step", "exp_avg", "exp_avg_sq")
-            }
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+_WARM_UP, _LAST_RATE = 0.05, 0.01  # shares of the steps and of the peak
 
 
 def train_finder(
@@ -182,63 +48,103 @@ def train_finder(
     out: Path,
     data: Path | None = None,
     vectors: Path | None = None,
-    recipe: Recipe | None = None,
-    limit: int | None = None,
+    settings: FinderSettings | None = None,
 ) -> Path:
     """Learn from marked-up captions, score on images that were held out, and write the weights; return their path.
 
     Args:
         sentences: lines of image, caption index and marked-up caption; see ``data/sentences.py``.
-        out: the run's folder, new or to go on with. A run that is finished is left as it is.
+        out: the run's folder, new or to resume. A run that is finished is left as it is.
         data: a dataset whose ``val``, ``dev`` and ``test`` are held out, besides others up to 5,000 images in all.
         vectors: word vectors to begin with, in the format of GloVe; their words join the vocabulary.
-        limit: only the first captions of the file, for trying things out.
     """
-    recipe = recipe or Recipe()
-    _check(recipe)
-    found = read_sentences(sentences, limit)
+    settings = settings or FinderSettings()
+    found = read_sentences(sentences, settings.data.limit or None)
     given = None if vectors is None else read_vectors(vectors)
     kept_back = held_out((sentence.image for sentence in found), _reserved(data))
     learnt = [sentence.caption for sentence in found if sentence.image not in kept_back]
     others = [sentence.caption for sentence in found if sentence.image in kept_back]
     if not learnt or not others:
         raise DataError(f"{sentences}: {len(found):,} captions are too few: some are learnt from, some held out")
-    files = {"captions": _file_digest(sentences), "vectors": vectors and _file_digest(vectors)}
-    config = {FORMAT_KEY: _KIND, "limit": limit, "held out": _digest(sorted(kept_back)), **files, **asdict(recipe)}
-    weights = out / WEIGHTS
-    with claimed(out, config):
-        if not weights.exists():
-            tagged = [_ways(caption) for caption in track(learnt, len(learnt), "labels")]
-            finder = _new_finder(tagged, given, recipe)
-            _learn(out, finder, _Batches(tagged, recipe), others).save(weights)
-    return weights
+    identity = {
+        FORMAT_KEY: RUN_FORMAT,
+        **asdict(settings),
+        "held out": _digest(sorted(kept_back)),
+        "captions": _file_digest(sentences),
+        "vectors": vectors and _file_digest(vectors),
+    }
+    processes = OneProcess(torch.device("cpu"))
+    with claimed(out, identity, processes):
+        if not (out / WEIGHTS).exists():
+            task, plan = _build(learnt, others, given, settings)
+            train(task, plan, out, processes)
+    return out / WEIGHTS
 
 
-def _learn(out: Path, finder: PhraseFinder, batches: _Batches, held_out: Sequence[Caption]) -> PhraseFinder:
-    """All steps that are left, with checkpoints and scores on the way; returns what has been learnt."""
-    run = _Run(out, finder, batches.recipe, batches.recipe.epochs * batches.per_epoch)
-    run.resume()
-    truncate_metrics(out, run.step)
-    with progress_bar() as bar:
-        shown = bar.add_task("training", total=run.steps, completed=run.step)
-        while run.step < run.steps:
-            loss = run.learn(batches[run.step])
-            bar.update(shown, advance=1, description=f"loss {loss:.3f}")
-            log(out, {"step": run.step, "loss": loss})
-            if run.step % batches.per_epoch == 0:
-                scored = held_out if run.step == run.steps else held_out[:: -(-len(held_out) // _WATCHED)]
-                log(out, {"step": run.step, "captions": len(scored), **score(run.averaged_finder(), scored)})
-            if run.step % run.recipe.checkpoint_steps == 0 or run.step == run.steps:
-                run.save()
-    return run.averaged_finder()
+def _build(
+    learnt: Sequence[Caption], others: Sequence[Caption], vectors: WordVectors | None, settings: FinderSettings
+) -> tuple[FinderTask, Plan]:
+    """The task and how it is trained."""
+    options, data = settings.train, settings.data
+    tagged = [_ways(caption) for caption in track(learnt, len(learnt), "labels")]
+    torch.manual_seed(options.seed)
+    finder = new_finder(tagged, vectors, settings)
+    batches = FinderBatches(
+        tagged, batch=options.batch, unlike=data.unlike, paragraphs=data.paragraphs, seed=options.seed
+    )
+    steps = options.epochs * batches.per_epoch
+    plan = Plan(
+        steps,
+        evaluate_every=batches.per_epoch,
+        save_every=options.save_every,
+        seed=options.seed,
+        weight_decay=options.weight_decay,
+        clip=options.clip,
+        clip_by="l2",
+        ema=ema_decay(options.ema),
+    )
+    return FinderTask(finder.train(), batches, others, steps, options.rate), plan
 
 
-def _check(recipe: Recipe) -> None:
-    if min(recipe.epochs, recipe.batch, recipe.checkpoint_steps, *(getattr(recipe, name) for name in _SIZES)) < 1:
-        raise DataError("epochs, batch, checkpoint steps and all sizes of the finder are at least 1")
-    shares = (recipe.dropout, recipe.word_dropout, recipe.unlike, recipe.paragraphs, recipe.average)
-    if not all(0 <= share < 1 for share in shares):
-        raise DataError("dropout, word dropout, unlike, paragraphs and average are from 0 to below 1")
+@dataclass(eq=False)
+class FinderTask(Task[list[TaggedSentence]]):
+    """A phrase finder that learns the labels of tokens: −log p of each sentence under its chain CRF."""
+
+    losses = ("loss", "loss per token")
+    scores: ClassVar[Mapping[str, float]] = {f"{way} {name}": 1.0 for way in WRITINGS for name in ("F1", "category")}
+
+    model: PhraseFinder
+    batches: FinderBatches
+    held_out: Sequence[Caption]
+    steps: int
+    rate: float
+
+    def groups(self) -> list[Group]:
+        return [Group(list(self.model.parameters()), self._rate)]
+
+    def _rate(self, step: int) -> float:
+        return self.rate * one_cycle((step + 0.5) / self.steps, _WARM_UP, _LAST_RATE)
+
+    def loss(self, part: list[TaggedSentence], counts: Tensor) -> Tensor:
+        nll = self.model([sentence.tokens for sentence in part]).nll(_padded_labels(part)).sum()  # of (B,)
+        return torch.stack([nll / self.batches.batch, nll / sum(len(sentence.labels) for sentence in part)])
+
+    def evaluate(self, is_last: bool) -> dict[str, float]:
+        """On some of the captions that were held out, at the end on all."""
+        captions = self.held_out if is_last else self.held_out[:: -(-len(self.held_out) // _WATCHED)]
+        return {"captions": len(captions), **score(_rounded(self.model), captions)}
+
+    def finish(self, folder: Path) -> None:
+        _rounded(self.model).save(folder / WEIGHTS)
+
+
+@torch.no_grad()
+def _rounded(finder: PhraseFinder) -> PhraseFinder:
+    """A copy with its weights rounded as they are in a file."""
+    finder = copy.deepcopy(finder)
+    for weight in finder.parameters():
+        weight.copy_(weight.half())
+    return finder
 
 
 def held_out(images: Iterable[str], reserved: Collection[str] = (), count: int = HELD_OUT) -> set[str]:
@@ -281,15 +187,14 @@ def _find_all(finder: PhraseFinder, texts: Sequence[str]) -> list[dict[tuple[int
     ]
 
 
-def _new_finder(
-    sentences: Sequence[Sequence[TaggedSentence]], vectors: WordVectors | None, recipe: Recipe
+def new_finder(
+    sentences: Sequence[Sequence[TaggedSentence]], vectors: WordVectors | None, settings: FinderSettings
 ) -> PhraseFinder:
-    words = build_vocabulary((ways[0].tokens for ways in sentences), recipe.rare_word)
+    """A finder that has learnt nothing but the words of the sentences, and given vectors."""
+    words = build_vocabulary((ways[0].tokens for ways in sentences), settings.data.rare_word)
     if vectors is not None:
         words = tuple(dict.fromkeys([*words, *vectors.words]))
-    torch.manual_seed(recipe.seed)
-    sizes = {name: getattr(recipe, name) for name in _SIZES}
-    finder = PhraseFinder(words, **sizes, dropout=recipe.dropout, word_dropout=recipe.word_dropout)
+    finder = PhraseFinder(words, **asdict(settings.model))
     if vectors is not None:
         finder.begin_with(vectors)
     return finder

@@ -47,7 +47,7 @@ def annotation_digest(examples: Sequence[Example]) -> str:
             for phrase in caption.phrases:
                 if phrase.first_token >= phrase.end_token:
                     where = f"image {example.image}, caption {caption.index}, characters {phrase.start} to {phrase.end}"
-                    raise DataError(f"{where}: the phrase has no word in it; mend it or leave it out")
+                    raise DataError(f"{where}: the phrase has no word in it; fix it or leave it out")
                 found.update(repr((phrase.first_token, phrase.end_token, phrase.is_visual, phrase.boxes)).encode())
     return found.hexdigest()
 

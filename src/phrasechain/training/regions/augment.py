@@ -55,10 +55,10 @@ def render_view(image: Image.Image, view: View, size: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels[:, ::-1] if view.is_mirrored else pixels)
 
 
-def view_targets(lesson: RegionTargets, view: View, vocabulary: Vocabulary) -> RegionTargets:
+def view_targets(target: RegionTargets, view: View, vocabulary: Vocabulary) -> RegionTargets:
     """What is left to learn of a photo."""
-    lesson = crop(lesson, view.window)
-    return mirror(lesson, vocabulary) if view.is_mirrored else lesson
+    target = crop(target, view.window)
+    return mirror(target, vocabulary) if view.is_mirrored else target
 
 
 def random_window(rng: np.random.Generator) -> tuple[float, float, float, float]:
@@ -76,16 +76,16 @@ def _random_side(rng: np.random.Generator) -> tuple[float, float]:
     return start, start + length
 
 
-def crop(lesson: RegionTargets, window: tuple[float, float, float, float]) -> RegionTargets:
-    """The lesson of a part of the photo; boxes that it cuts too much are forgotten, with their phrases."""
-    cut, kept = _cut(lesson.boxes, window)
+def crop(target: RegionTargets, window: tuple[float, float, float, float]) -> RegionTargets:
+    """The target of a part of the photo; boxes that it cuts too much are forgotten, with their phrases."""
+    cut, kept = _cut(target.boxes, window)
     number = (kept.cumsum(0) - 1).tolist()
-    merged = len(lesson.words)
+    merged = len(target.words)
     return replace(
-        lesson,
+        target,
         boxes=cut[kept],
-        words=tuple(words for words, stays in zip(lesson.words, kept[:merged].tolist(), strict=True) if stays),
-        phrases=tuple((number[box], words) for box, words in lesson.phrases if kept[box]),
+        words=tuple(words for words, stays in zip(target.words, kept[:merged].tolist(), strict=True) if stays),
+        phrases=tuple((number[box], words) for box, words in target.phrases if kept[box]),
     )
 
 

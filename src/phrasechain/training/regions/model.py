@@ -1,4 +1,4 @@
-"""The region network while it learns: the network, the words it is asked about, and the sum of its losses."""
+"""The region network in training: the network, a head for words, embeddings of phrases, and its losses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from phrasechain.training.regions.losses import phrase_loss, proposal_losses, qu
 from phrasechain.training.regions.vocabulary import RegionTargets
 
 #: How much each loss counts.
-WEIGHTS = {"score": 1.0, "extent": 2.0, "quality": 1.0, "refine": 1.0, "words": 0.1, "phrases": 1.0}
+LOSS_WEIGHTS = {"score": 1.0, "extent": 2.0, "quality": 1.0, "refine": 1.0, "words": 0.1, "phrases": 1.0}
 _CANDIDATES, _PROPOSALS, _OVERLAP = 500, 64, 0.6
-_DEEP_CANDIDATES, _DEPTH = 800, 160  # where proposals further down the list are drawn from
 _JITTER = 0.1  # of a named box's sides, for boxes that are almost right
 _RARE = -5.0  # a word's logit before anything is learnt
 _DROPOUT = 0.2  # of the features, so that words are known by more than one of them
@@ -28,7 +27,7 @@ _NOTHING = -4.0  # an anchor's score before anything is learnt: most stand for n
 
 @dataclass(frozen=True, slots=True)
 class RegionTargetBatch:
-    """The lessons of B photos as tensors."""
+    """The targets of B photos as tensors, of G boxes each, V words, P phrases in all."""
 
     named: Tensor  # (B, G, 4), zeros where there are fewer
     words: Tensor  # (B, G, V) in {0, 1}
@@ -38,16 +37,16 @@ class RegionTargetBatch:
     phrase_starts: Tensor  # (P,) where each phrase's words begin
 
 
-def stack_targets(lessons: Sequence[RegionTargets], vocabulary_size: int) -> RegionTargetBatch:
-    """Pad the lessons to the one with most boxes; phrases without a known word are left out."""
-    named = torch.zeros(len(lessons), max(1, *(len(lesson.boxes) for lesson in lessons)), 4)
+def stack_targets(targets: Sequence[RegionTargets], vocabulary_size: int) -> RegionTargetBatch:
+    """Pad all to the photo with most boxes; phrases without a known word are left out."""
+    named = torch.zeros(len(targets), max(1, *(len(target.boxes) for target in targets)), 4)
     words = torch.zeros(*named.shape[:2], vocabulary_size)
     phrases: list[tuple[int, int, tuple[int, ...]]] = []
-    for image, lesson in enumerate(lessons):
-        named[image, : len(lesson.boxes)] = lesson.boxes
-        for box, known in enumerate(lesson.words):
+    for image, target in enumerate(targets):
+        named[image, : len(target.boxes)] = target.boxes
+        for box, known in enumerate(target.words):
             words[image, box, list(known)] = 1
-        phrases += [(image, box, known) for box, known in lesson.phrases if known]
+        phrases += [(image, box, known) for box, known in target.phrases if known]
     lengths = torch.tensor([len(known) for _, _, known in phrases], dtype=torch.int64)
     return RegionTargetBatch(
         named=named,
@@ -60,20 +59,19 @@ def stack_targets(lessons: Sequence[RegionTargets], vocabulary_size: int) -> Reg
 
 
 class RegionTrainingModel(nn.Module):
-    """Asks a network for boxes, for the words of a box and for the box of a phrase."""
+    """A network that is asked for boxes, for the words of a box and for the box of a phrase."""
 
-    def __init__(self, network: RegionNetwork, vocabulary_size: int, deeper: int = 0) -> None:
-        """``deeper`` proposals, drawn from those after the best, are judged too."""
+    def __init__(self, network: RegionNetwork, vocabulary_size: int) -> None:
         super().__init__()
-        self.network, self.deeper = network, deeper
-        self.say = nn.Linear(network.dimension, vocabulary_size)
+        self.network = network
+        self.words = nn.Linear(network.dimension, vocabulary_size)
         self.phrase = nn.EmbeddingBag(vocabulary_size, network.dimension, mode="mean")
         for head in network.proposal_heads:
             assert isinstance(head, ProposalHead)
             head.say.load_state_dict(_quiet(head.say))
             head.say.state_dict()["bias"][::5] = _NOTHING
         network.region_head.judge.load_state_dict(_quiet(network.region_head.judge))
-        nn.init.constant_(self.say.bias, _RARE)
+        nn.init.constant_(self.words.bias, _RARE)
         nn.init.normal_(self.phrase.weight, std=0.5)
 
     def load_published(self, weights: Mapping[str, Tensor]) -> None:
@@ -81,53 +79,44 @@ class RegionTrainingModel(nn.Module):
         self.network.trunk.load_state_dict(fold_published(weights))
         self.network.widen.load_state_dict(fold(weights, "_conv_head", "_bn1"))
 
-    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
-        """The weights of the words, of the network's heads, and those of its trunk that learn."""
+    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """The weights that learn: of all heads, and of the trunk."""
         trunk = list(self.network.trunk.parameters())
         known = {id(weight) for weight in trunk}
-        heads = [weight for weight in self.network.parameters() if id(weight) not in known]
-        words = [*self.say.parameters(), *self.phrase.parameters()]
-        return words, heads, [weight for weight in trunk if weight.requires_grad]
+        heads = [weight for weight in self.parameters() if id(weight) not in known]
+        return heads, [weight for weight in trunk if weight.requires_grad]
 
-    def forward(self, trunk_maps: Sequence[Tensor], lessons: RegionTargetBatch) -> dict[str, Tensor]:
+    def forward(self, trunk_maps: Sequence[Tensor], targets: RegionTargetBatch) -> dict[str, Tensor]:
         """The losses by name, from the trunk's maps of B photos."""
-        return self.losses(*self.network.from_trunk(*trunk_maps), lessons)
+        return self.losses(*self.network.from_trunk(*trunk_maps), targets)
 
-    def losses(self, maps: FeatureMaps, dense: DenseProposals, lessons: RegionTargetBatch) -> dict[str, Tensor]:
+    def losses(self, maps: FeatureMaps, dense: DenseProposals, targets: RegionTargetBatch) -> dict[str, Tensor]:
         """The same, from what the network made of them. Under autocast the losses themselves are still in float32."""
         dense = DenseProposals(*(each.float() for each in dense))
-        score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, lessons.named)
-        boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), lessons.named)  # (B, K, 4)
-        return {"score": score, "extent": extent} | self._region_losses(maps, boxes, lessons)
+        score, extent = proposal_losses(dense.score, dense.boxes, self.network.anchors, targets.named)
+        boxes = self._boxes(dense.score.detach(), dense.boxes.detach(), targets.named)  # (B, K, 4)
+        return {"score": score, "extent": extent} | self._region_losses(maps, boxes, targets)
 
     def _boxes(self, score: Tensor, boxes: Tensor, named: Tensor) -> Tensor:
         """What the region head learns from: proposals, the named boxes and boxes a little beside them."""
-        proposals = self._proposals(score, boxes)
+        proposals = best_boxes(score, boxes, _CANDIDATES, _OVERLAP, _PROPOSALS).boxes
         sides = (named[..., 2:] - named[..., :2]).repeat(1, 1, 2)
         beside = named + torch.randn_like(named) * _JITTER * sides
         return torch.cat((proposals, named, beside.clamp(0, 1)), 1)
 
-    def _proposals(self, score: Tensor, boxes: Tensor) -> Tensor:
-        """The best proposals, and some of those after them: when many are judged, most are of that kind."""
-        if not self.deeper:
-            return best_boxes(score, boxes, _CANDIDATES, _OVERLAP, _PROPOSALS).boxes
-        found = best_boxes(score, boxes, _DEEP_CANDIDATES, _OVERLAP, _PROPOSALS + _DEPTH).boxes
-        after = _PROPOSALS + torch.randperm(max(0, found.shape[1] - _PROPOSALS))[: self.deeper]
-        return torch.cat((found[:, :_PROPOSALS], found[:, after]), 1)
-
-    def _region_losses(self, maps: FeatureMaps, boxes: Tensor, lessons: RegionTargetBatch) -> dict[str, Tensor]:
-        named, image = lessons.named, lessons.phrase_image
+    def _region_losses(self, maps: FeatureMaps, boxes: Tensor, targets: RegionTargetBatch) -> dict[str, Tensor]:
+        named, image = targets.named, targets.phrase_image
         described = RegionOutputs(*(each.float() for each in self.network.region_head(maps, boxes)))
         features = F.dropout(described.features, _DROPOUT, self.training)  # (B, K, D)
         quality, refine = quality_losses(described.quality, described.boxes, boxes, named)
-        asked = self.phrase(lessons.phrase_words, lessons.phrase_starts)  # (P, D)
-        scores = (features[image] @ asked[:, :, None])[..., 0].float()  # (P, K)
+        phrases = self.phrase(targets.phrase_words, targets.phrase_starts)  # (P, D)
+        scores = (features[image] @ phrases[:, :, None])[..., 0].float()  # (P, K)
         is_box = (boxes[..., 2:] > boxes[..., :2]).all(-1)[image]
-        gold = named[image, lessons.phrase_box]
+        gold = named[image, targets.phrase_box]
         return {
             "quality": quality,
             "refine": refine,
-            "words": word_loss(self.say(features).float(), boxes, named, lessons.words),
+            "words": word_loss(self.words(features).float(), boxes, named, targets.words),
             "phrases": phrase_loss(torch.where(is_box, scores, _NOWHERE), boxes[image], gold),
         }
 

@@ -1,103 +1,87 @@
-"""How a region network is trained: the numbers of a run, from ImageNet weights or going on from a network."""
+"""What the training of a region network can be told."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import torch
+from dataclasses import dataclass, fields, replace
 
 from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.settings import setting
+from phrasechain.regions.network import RegionNetwork
 
 PRECISIONS = ("float32", "bf16")
-_WARM_UP, _LAST_RATE = 0.05, 0.01
 _STRIDE = 32  # of the coarsest map
-_SHAPE = ("dimension", "size", "anchors")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that a run depends on, besides the data and the weights that it starts from."""
+class NetworkSettings:
+    """The shape of a new network."""
 
-    dimension: int = 256
-    size: int = 384
-    anchors: int = 9  # for each of the two maps
-    head_epochs: int = 3  # in which the trunk keeps its weights
-    epochs: int = 16  # in all
-    batch: int = 16
-    rate: float = 2e-3
-    trunk_rate: float = 2e-3  # as a share of each weight tensor's size: folded ones differ by a factor of fifty
-    weight_decay: float = 0.05
-    frozen_stages: int = 3  # of the trunk, with its first convolution; filters of single channels never learn
-    rare_word: int = 5  # words that occur less often are not taught
-    left_out: float = 0.15  # how often the trunk's blocks are left out while it learns, rising towards this at its end
-    precision: str = "bf16"  # of the network's matrix products while it learns, or float32
-    last_rate: float = 0.01  # as a share of the highest; 1 for a rate that stays
-    word_epochs: int = 0  # in which the words learn alone, of a network that knows much already
-    word_rate: float = 1e-2  # in these
-    deeper: int = 0  # proposals, further down the list than the best, that the region head learns to judge too
-    average: float = 0.0  # how much of the averaged weights a step keeps, 0 for the last weights instead
-    seed: int = 0
-    checkpoint_steps: int = 200
+    dimension: int = setting(256, "features of a region", 1, 4096)
+    size: int = setting(384, "the side that photos are squashed to, a multiple of 32", 64, 2048)
+    anchors: int = setting(9, "anchors at each place of the two maps", 1, 64)
 
 
-#: How a network that has learnt goes on: at a rate that stays, towards the average of what it comes by.
-GOING_ON = Recipe(
-    head_epochs=0, epochs=9, rate=5e-4, trunk_rate=5e-4, last_rate=1.0, word_epochs=1, deeper=48, average=0.9995
-)
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    """What is learnt from."""
+
+    rare_word: int = setting(5, "words that occur less often are not learnt", 1)
+    limit: int = setting(0, "only the first photos of `fit` and `dev`; 0: all", 0)
 
 
-def make_recipe(start: Path, epochs: int | None = None, **settings: Any) -> Recipe:
-    """The recipe for what a run starts from, with settings that differ from it; ``None`` stands for one that does not.
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How it is trained."""
 
-    Of few epochs at least one is left for the whole network. A network to go on from keeps its own shape.
-    """
-    goes_on = is_region_network(start)
-    given = {name: value for name, value in settings.items() if value is not None}
-    for name in given:
-        if goes_on and name in _SHAPE:
-            raise DataError(f"--{name}: a network to go on from keeps its own; leave it out")
-    recipe = replace(GOING_ON if goes_on else Recipe(), **given)
-    if epochs is None:
-        return recipe
-    words = min(recipe.word_epochs, epochs - 1)
-    return replace(recipe, epochs=epochs, word_epochs=words, head_epochs=min(recipe.head_epochs, epochs - 1 - words))
-
-
-def is_region_network(start: Path) -> bool:
-    """Whether a file to start from holds a region network rather than ImageNet weights."""
-    return start.suffix.lower() == ".safetensors"
-
-
-def check_recipe(recipe: Recipe) -> None:
-    if recipe.size % _STRIDE:
-        raise DataError(f"the size must be a multiple of {_STRIDE}, not {recipe.size}")
-    if not 0 <= recipe.left_out < 1:
-        raise DataError(f"blocks are left out at a rate from 0 to below 1, not {recipe.left_out}")
-    if recipe.precision not in PRECISIONS:
-        raise DataError(unknown_name("precision", recipe.precision, PRECISIONS))
-    for epochs, who in zip(learning_starts(recipe), ("words", "heads"), strict=True):
-        if not 0 <= epochs < recipe.epochs:
-            raise DataError(f"of {recipe.epochs} epochs, {epochs} cannot be for the {who} alone")
+    epochs: int = setting(16, "passes over the photos", 1)
+    head_epochs: int = setting(
+        3,
+        "epochs at the beginning in which the trunk keeps its ImageNet weights; at least one is left for all layers, "
+        "and all are for a network to start from",
+        0,
+    )
+    batch: int = setting(16, "photos of a step", 1, 1 << 16)
+    rate: float = setting(2e-3, "learning rate of the heads, at its peak", 0)
+    trunk_rate: float = setting(
+        2e-3,
+        "of the trunk, as a share of each weight tensor's root mean square: folded ones differ by a factor of fifty",
+        0,
+    )
+    weight_decay: float = setting(0.05, "of AdamW", 0)
+    clip: float = setting(10.0, "bound of the gradient's 2-norm; 0: none", 0)
+    frozen_stages: int = setting(
+        3,
+        "stages of the trunk that keep their weights, with its first convolution; depthwise convolutions always do",
+        0,
+    )
+    drop_path: float = setting(0.15, "stochastic depth: the rate of the trunk's last block, rising linearly", 0, 0.99)
+    precision: str = setting("bf16", "of the matrix products: `bf16`, or `float32`")
+    ema: float = setting(0.0, "largest decay of the EMA of the weights, which is then the result; 0: none", 0, 0.999999)
+    save_every: int = setting(200, "steps between checkpoints; each epoch ends with one too", 1)
+    seed: int = setting(0, "of the weights, the order and the views", 0, (1 << 32) - 1)
 
 
-def learning_starts(recipe: Recipe) -> tuple[int, int]:
-    """The epochs after which the heads, and the trunk, begin to learn."""
-    return recipe.word_epochs, recipe.word_epochs + recipe.head_epochs
+@dataclass(frozen=True, slots=True)
+class RegionSettings:
+    """All that a run depends on, besides the data and the weights that it starts from."""
+
+    network: NetworkSettings = NetworkSettings()
+    data: DataSettings = DataSettings()
+    train: TrainSettings = TrainSettings()
 
 
-def rate_at(done: float, last: float = _LAST_RATE) -> float:
-    """The learning rate as a share of its peak: none before the start, up in a straight line, down along a cosine."""
-    if done < 0:
-        return 0.0
-    if done < _WARM_UP:
-        return max(done, 1e-3) / _WARM_UP
-    rest = (done - _WARM_UP) / (1 - _WARM_UP)
-    return last + (1 - last) * (1 + math.cos(math.pi * min(rest, 1.0))) / 2
+def check_settings(settings: RegionSettings) -> None:
+    if settings.network.size % _STRIDE:
+        raise DataError(f"network.size is a multiple of {_STRIDE}, not {settings.network.size}")
+    if settings.train.precision not in PRECISIONS:
+        raise DataError(unknown_name("precision", settings.train.precision, PRECISIONS))
 
 
-def in_precision(name: str) -> torch.autocast:
-    """Matrix products in bfloat16, if ``name`` is bf16; they take half of the time where a processor knows it."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16")
+def with_shape_of(settings: RegionSettings, network: RegionNetwork) -> RegionSettings:
+    """The settings for a network to start from, which keeps its shape; another one that was asked for is refused."""
+    shape = NetworkSettings(network.dimension, network.size, network.sides.shape[1])
+    for part in fields(shape):
+        own, wanted = getattr(shape, part.name), getattr(settings.network, part.name)
+        if wanted not in (part.default, own):
+            raise DataError(f"network.{part.name}: the network to start from has {own}, not {wanted}; leave it out")
+    return replace(settings, network=shape)

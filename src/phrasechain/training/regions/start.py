@@ -1,4 +1,4 @@
-"""What the training of a region network starts from: ImageNet weights, or a network that has learnt already."""
+"""What the training of a region network starts from: ImageNet weights, or a network that was trained before."""
 
 from __future__ import annotations
 
@@ -14,50 +14,55 @@ from phrasechain.regions.anchors import cluster_sides
 from phrasechain.regions.network import RegionNetwork
 from phrasechain.regions.trunk import Trunk
 from phrasechain.training.regions.model import RegionTrainingModel
-from phrasechain.training.regions.settings import Recipe
 from phrasechain.training.regions.vocabulary import RegionTargets
 
 _LEVELS = 2
 
 
-def new_network(lessons: Sequence[RegionTargets], recipe: Recipe) -> RegionNetwork:
-    boxes = torch.cat([lesson.boxes for lesson in lessons])
-    if len(boxes) < _LEVELS * recipe.anchors:
+def is_region_network(start: Path) -> bool:
+    """Whether a file to start from holds a region network rather than ImageNet weights."""
+    return start.suffix.lower() == ".safetensors"
+
+
+def new_network(targets: Sequence[RegionTargets], dimension: int, size: int, anchors: int) -> RegionNetwork:
+    """A network with anchors for the boxes that captions name."""
+    boxes = torch.cat([target.boxes for target in targets])
+    if len(boxes) < _LEVELS * anchors:
         raise DataError(f"{len(boxes)} named boxes are too few to learn from")
-    sides = cluster_sides(boxes[:, 2:] - boxes[:, :2], _LEVELS * recipe.anchors).view(_LEVELS, recipe.anchors, 2)
-    return RegionNetwork(recipe.dimension, sides, recipe.size)
+    sides = cluster_sides(boxes[:, 2:] - boxes[:, :2], _LEVELS * anchors).view(_LEVELS, anchors, 2)
+    return RegionNetwork(dimension, sides, size)
 
 
 def make_training_model(
-    network: RegionNetwork, vocabulary_size: int, published: Path | None, recipe: Recipe
+    network: RegionNetwork, vocabulary_size: int, published: Path | None, *, frozen_stages: int, drop_path: float
 ) -> RegionTrainingModel:
-    """What teaches a network, which starts from published weights or, without them, from all that it knows."""
+    """A network with what it needs in training; it starts from published weights or, without them, from its own."""
     known = deepcopy(network.state_dict())
-    teacher = RegionTrainingModel(network, vocabulary_size, recipe.deeper).train()
+    model = RegionTrainingModel(network, vocabulary_size).train()
     if published is None:
         network.load_state_dict(known)
-        nn.init.zeros_(teacher.phrase.weight)  # what a word means is to follow from what the network sees
+        nn.init.zeros_(model.phrase.weight)  # a network does not keep words: they are learnt from its features
     else:
         try:
-            teacher.load_published(_read_published(published))
+            model.load_published(_read_published(published))
         except (KeyError, RuntimeError, AttributeError, TypeError) as error:
             raise DataError(
                 f"{published}: not the published weights of EfficientNet-Lite0: {one_line(error)}"
             ) from None
-    keep_early_stages(network.trunk, recipe.frozen_stages)
-    keep_filters(network.trunk)
-    network.trunk.set_drop_path(recipe.left_out)
-    return teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    freeze_early_stages(network.trunk, frozen_stages)
+    freeze_depthwise(network.trunk)
+    network.trunk.set_drop_path(drop_path)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def keep_early_stages(trunk: Trunk, count: int) -> None:
-    """Let the first convolution and the ``count`` stages after it learn nothing."""
+def freeze_early_stages(trunk: Trunk, count: int) -> None:
+    """Freeze the first convolution and the ``count`` stages after it."""
     trunk.stem.requires_grad_(False)
     trunk.early[:count].requires_grad_(False)
 
 
-def keep_filters(trunk: Trunk) -> None:
-    """Let filters of single channels learn nothing: their gradient takes half of the time, for 6 % of the weights."""
+def freeze_depthwise(trunk: Trunk) -> None:
+    """Freeze depthwise convolutions: their gradient takes half of the time, for 6 % of the weights."""
     for block in trunk.blocks():
         block.filter.requires_grad_(False)
 

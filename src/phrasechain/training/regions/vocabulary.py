@@ -96,8 +96,8 @@ def read_targets(example: Example, vocabulary: Vocabulary) -> RegionTargets:
     )
 
 
-def mirror(lesson: RegionTargets, vocabulary: Vocabulary) -> RegionTargets:
-    """The lesson of the photo seen in a mirror: boxes change sides, and so do the words left and right."""
+def mirror(target: RegionTargets, vocabulary: Vocabulary) -> RegionTargets:
+    """The target of the photo seen in a mirror: boxes change sides, and so do the words left and right."""
     swap = {
         vocabulary.index[one]: vocabulary.index.get(other)
         for one, other in _MIRRORED.items()
@@ -107,7 +107,7 @@ def mirror(lesson: RegionTargets, vocabulary: Vocabulary) -> RegionTargets:
     def mirrored(words: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(new for word in words if (new := swap.get(word, word)) is not None))
 
-    boxes = lesson.boxes.clone()
-    boxes[:, 0], boxes[:, 2] = 1 - lesson.boxes[:, 2], 1 - lesson.boxes[:, 0]
-    phrases = tuple((box, mirrored(words)) for box, words in lesson.phrases)
-    return RegionTargets(boxes, tuple(map(mirrored, lesson.words)), phrases)
+    boxes = target.boxes.clone()
+    boxes[:, 0], boxes[:, 2] = 1 - target.boxes[:, 2], 1 - target.boxes[:, 0]
+    phrases = tuple((box, mirrored(words)) for box, words in target.phrases)
+    return RegionTargets(boxes, tuple(map(mirrored, target.words)), phrases)

@@ -1,0 +1,78 @@
+"""What every step of a region network's training sees: random views of photos, or the trunk's maps kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Example
+from phrasechain.regions.pixels import read_rgb
+from phrasechain.training.regions.augment import random_view, render_view, view_targets
+from phrasechain.training.regions.map_cache import kept_maps
+from phrasechain.training.regions.model import RegionTargetBatch, stack_targets
+from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, mirror
+
+#: Pixels (B, S, S, 3) uint8, or the trunk's maps of them, and what is to be learnt from them.
+RegionBatch = tuple[Tensor | tuple[Tensor, ...], RegionTargetBatch]
+_ORDER, _VIEWS = range(2)  # independent streams of random numbers
+
+
+class RegionBatches(Dataset[list[RegionBatch] | DataError]):
+    """The batch of every step, by its number; it follows from the seed and that number alone."""
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        targets: Sequence[RegionTargets],
+        vocabulary: Vocabulary,
+        size: int,
+        batch: int,
+        seed: int,
+        maps: Path,
+        map_epochs: int,
+    ) -> None:
+        """In the first ``map_epochs`` epochs batches are the maps in the folder ``maps``."""
+        self.examples, self.targets, self.vocabulary = examples, targets, vocabulary
+        self.size, self.batch, self.seed, self.maps, self.map_epochs = size, batch, seed, maps, map_epochs
+        self.per_epoch = max(1, len(examples) // batch)
+
+    def __getitem__(self, step: int) -> list[RegionBatch] | DataError:
+        epoch, place = divmod(step, self.per_epoch)
+        order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(self.examples))
+        numbers = order[place * self.batch : (place + 1) * self.batch].tolist()
+        rng = np.random.default_rng([self.seed, _VIEWS, step])
+        try:
+            seen, targets = self._maps(numbers, rng) if epoch < self.map_epochs else self._views(numbers, rng)
+        except DataError as error:
+            return error
+        return [(seen, stack_targets(targets, len(self.vocabulary)))]
+
+    def _maps(self, numbers: list[int], rng: np.random.Generator) -> tuple[tuple[Tensor, ...], list[RegionTargets]]:
+        """The trunk's maps of photos, half of them mirrored."""
+        views = [(number, bool(rng.random() < 0.5)) for number in numbers]
+        targets = [
+            mirror(self.targets[number], self.vocabulary) if is_mirrored else self.targets[number]
+            for number, is_mirrored in views
+        ]
+        return kept_maps(self.maps, views), targets
+
+    def _views(self, numbers: list[int], rng: np.random.Generator) -> tuple[Tensor, list[RegionTargets]]:
+        """Random views of photos: (B, S, S, 3) uint8."""
+        views, targets = [], []
+        for number in numbers:
+            view = random_view(rng)
+            views.append(render_view(read_rgb(photo_path(self.examples[number])), view, self.size))
+            targets.append(view_targets(self.targets[number], view, self.vocabulary))
+        return torch.from_numpy(np.stack(views)), targets
+
+
+def photo_path(example: Example) -> Path:
+    if example.path is None or not example.path.exists():
+        raise DataError(f"image {example.image}: there is no photo of it ({example.path})")
+    return example.path
