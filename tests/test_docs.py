@@ -1,9 +1,11 @@
-"""The documentation is true: its examples run and print what it says, and its commands exist."""
+"""The documentation is true: its examples run and print what it says, and its commands, files and links exist."""
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import json
+import os
 import pkgutil
 import re
 import shlex
@@ -14,32 +16,66 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 
 import phrasechain
+from documented_world import make_world
 from paths import ROOT
 from phrasechain.cli import main
+from phrasechain.cli.root import app
 from phrasechain.core.boxes import iou_xyxy
 
-PAGES = ("README.md", "docs/chain.md", "docs/text.md", "docs/model.md")
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CARDS = sorted((ROOT / "src").rglob("*.md"))
+NOW = [*DOCS, *CARDS, ROOT / "RESULTS.md", ROOT / "CONTRIBUTING.md"]
+NOW.remove(ROOT / "docs" / "notebook.md")  # its commands are those of the commits that it names
 EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```\n(?P<output>.*?)```)?", re.S)
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def examples() -> list[object]:
-    found = []
-    for page in PAGES:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        for match in EXAMPLE.finditer(text):
-            line = text[: match.start()].count("\n") + 1
-            found.append(pytest.param(match["code"], match["output"], id=f"{page}:{line}"))
-    return found
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(("code", "output"), examples())
-def test_page_example(code: str, output: str | None) -> None:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "example", "exec"), {"__name__": "example"})
-    assert printed.getvalue() == (output or "")
+@pytest.mark.parametrize("page", [page for page in DOCS if "```python" in page.read_text("utf-8")], ids=name_of)
+def test_the_examples_print_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All examples of a page, in its order: a later one may use what an earlier one made."""
+    make_world(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PHRASECHAIN_CACHE", str(tmp_path / "cache"))
+    text = page.read_text(encoding="utf-8")
+    names: dict[str, object] = {"__name__": "example"}
+    for example in EXAMPLE.finditer(text):
+        above = text[: example.start("code")].count("\n")  # so that a traceback has the lines of the page
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * above + example["code"], str(page), "exec"), names)
+        assert printed.getvalue() == (example["output"] or ""), f"{name_of(page)}, the example at line {above + 1}"
+
+
+def shell_lines(page: Path) -> list[list[str]]:
+    """The words of every command of ours on a page, in a block or in the text, without its comment."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    prose, *fenced = re.split(r"^```", text, flags=re.M)  # opening, closing, opening, closing, …
+    lines = [line for block in fenced[::2] for line in block.splitlines()]
+    lines += [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", "".join([prose, *fenced[1::2]]))]
+    found = [re.search(r"(?:^|/|-m |\| )phrasechain (?P<words>[a-z].*)", line.split(" #")[0]) for line in lines]
+    return [re.split(r"[\s\[\]]+", match["words"].strip()) for match in found if match]
+
+
+@pytest.mark.parametrize("page", NOW, ids=name_of)
+def test_its_commands_and_options_exist(page: Path) -> None:
+    for command, *words in shell_lines(page):
+        assert command in COMMANDS, f"phrasechain {command}: there is no such command"
+        known = {option for parameter in COMMANDS[command].params for option in (*parameter.opts, "--help")}
+        known |= {option for parameter in COMMANDS[command].params for option in parameter.secondary_opts}
+        wrong = {word.split("=")[0] for word in words if word.startswith("--")} - known
+        assert not wrong, f"phrasechain {command} has no {', '.join(sorted(wrong))}"
+
+
+def test_every_command_is_on_a_page() -> None:
+    shown = {command for page in DOCS if page in NOW for command, *_ in shell_lines(page)}
+    assert set(COMMANDS) - shown == set()
 
 
 MODULES = sorted(
@@ -54,19 +90,54 @@ def test_docstring_examples(name: str) -> None:
     assert doctest.testmod(import_module(name)).failed == 0
 
 
-def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def anchors(page: Path) -> set[str]:
+    """What a link may name within a page: its headings as GitHub spells them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*NOW, ROOT / "docs" / "notebook.md", ROOT / "CHANGELOG.md"], ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^):]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path) if path else page
+        assert goal.exists(), target
+        assert not anchor or anchor in anchors(goal), target
+
+
+@pytest.mark.parametrize(("page", "limit"), [("README.md", 150), ("RESULTS.md", 200)])
+def test_the_front_pages_stay_short(page: str, limit: int) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) < limit
 
 
 def test_every_module_is_in_the_file_tree() -> None:
-    tree = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    names = {
-        path.name for path in (ROOT / "src" / "phrasechain").rglob("*.[pch]*") if path.suffix in (".py", ".c", ".h")
-    }
-    missing = {name for name in names - {"__init__.py", "__main__.py"} if name not in tree}
-    assert missing == set()
+    """And nothing else: the tree of docs/architecture.md is that of the source."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = re.search(r"^src/phrasechain/\n(.*?)^```", page, re.S | re.M)
+    assert tree is not None
+    shown, folders = set(), [""]
+    for indent, name in re.findall(r"^( +)(\S+)", tree[1], re.M):
+        del folders[len(indent) // 2 :]
+        if name.endswith("/"):
+            folders.append(folders[-1] + name)
+        else:
+            shown.add(folders[-1] + name)
+    source = ROOT / "src" / "phrasechain"
+    there = {str(path.relative_to(source)) for path in source.rglob("*") if path.suffix in (".py", ".c", ".h")}
+    assert shown == {name for name in there if not name.endswith(("__init__.py", "__main__.py"))}
+
+
+SCRIPTS = sorted([*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").glob("*.py")])
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+def test_a_script_imports_what_there_is(script: Path) -> None:
+    spec = importlib.util.spec_from_file_location(f"script_{script.stem}", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert callable(module.main)
 
 
 def test_the_example_script_shows_a_gain() -> None:
@@ -102,3 +173,4 @@ def test_ci_runs_the_readme_command() -> None:
     assert "-c constraints.txt" in line[1]
     assert "pytest" in line[1]
     assert "set up and test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
