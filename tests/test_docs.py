@@ -140,6 +140,7 @@ def test_a_script_imports_what_there_is(script: Path) -> None:
     assert callable(module.main)
 
 
+@pytest.mark.slow
 def test_the_example_script_shows_a_gain() -> None:
     command = [sys.executable, str(ROOT / "examples" / "soft_label_tagger.py"), "--seeds", "1", "--epochs", "10"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

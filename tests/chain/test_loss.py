@@ -149,6 +149,7 @@ def test_the_operators_keep_their_promises(each_backend: str) -> None:
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["kl", "kl_of_labelled", "nll", "partial_nll", "log_partition"])
 def test_losses_compile_in_one_graph(each_backend: str, name: str) -> None:

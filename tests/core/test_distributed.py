@@ -28,6 +28,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHRASECHAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

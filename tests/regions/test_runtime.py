@@ -19,6 +19,7 @@ from phrasechain.regions.runtime import Runtime, load_runtime
 from tiny_regions import SIZE, make_network
 
 SHA = "cd" * 32
+pytestmark = pytest.mark.slow  # exporting the graphs
 
 
 @pytest.fixture(scope="module")
