@@ -105,6 +105,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(goal), target
 
 
+@pytest.mark.parametrize("page", [page for page in NOW if page.parent.name == "docs"], ids=name_of)
+def test_the_files_it_names_are_there(page: Path) -> None:
+    for name in re.findall(r"`((?:[\w.]+/)+\w+\.(?:py|c|h|md))`", page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists() or (ROOT / "src" / "phrasechain" / name).exists(), name
+
+
 @pytest.mark.parametrize(("page", "limit"), [("README.md", 150), ("RESULTS.md", 200)])
 def test_the_front_pages_stay_short(page: str, limit: int) -> None:
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) < limit
