@@ -146,6 +146,11 @@ def test_a_script_imports_what_there_is(script: Path) -> None:
     assert callable(module.main)
 
 
+def test_every_script_has_a_figure() -> None:
+    results = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    assert [script.name for script in SCRIPTS if script.name not in results] == []
+
+
 @pytest.mark.slow
 def test_the_example_script_shows_a_gain() -> None:
     command = [sys.executable, str(ROOT / "examples" / "soft_label_tagger.py"), "--seeds", "1", "--epochs", "10"]
