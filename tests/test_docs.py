@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from paths import ROOT
 from phrasechain.cli import main
 from phrasechain.cli.root import app
 from phrasechain.core.boxes import iou_xyxy
+from phrasechain.model.config import make_config
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CARDS = sorted((ROOT / "src").rglob("*.md"))
@@ -72,6 +74,8 @@ def test_its_commands_and_options_exist(page: Path) -> None:
         known |= {option for parameter in COMMANDS[command].params for option in parameter.secondary_opts}
         wrong = {word.split("=")[0] for word in words if word.startswith("--")} - known
         assert not wrong, f"phrasechain {command} has no {', '.join(sorted(wrong))}"
+        if command in ("train", "compare"):  # whose --set section.key=value must be keys, with values of their types
+            make_config("small", None, None, [value for word, value in pairwise(words) if word == "--set"])
 
 
 def test_every_command_is_on_a_page() -> None:
