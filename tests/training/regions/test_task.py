@@ -83,6 +83,7 @@ def test_a_finished_run_is_left_alone(finished: Path, data: Path, start: Path) -
     assert finished.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:
     """A process is really killed after its second checkpoint; the next one ends with the same weights."""
     run = tmp_path / "killed"
