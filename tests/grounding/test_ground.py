@@ -212,7 +212,7 @@ def test_pictures_of_all_sizes(run: Run, width: int, height: int) -> None:
         ([".", CAPTION, "--out", "."], "the photos are there; choose another folder"),
         (["--captions", "absent.tsv", "--json"], "absent.tsv: cannot be read: No such file"),
         (["--captions", "empty.jpg", "--phrase", "a dog", "--json"], "--phrase and --captions do not go together"),
-        (["photo.jpg", "other.png", CAPTION, "--out", "text.jpg"], "text.jpg: cannot be written: it is no folder"),
+        (["photo.jpg", "other.png", CAPTION, "--out", "text.jpg"], "text.jpg: cannot be written: it is not a folder"),
         (["--captions", "empty.jpg", "--json"], "empty.jpg: no caption there\n"),
         (["photo.jpg", "--captions", "empty.jpg", "--json"], "empty.jpg: no caption there of these photos\n"),
     ],

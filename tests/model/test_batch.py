@@ -74,14 +74,6 @@ def test_regions_are_stored_once_per_image_and_padded_to_the_batch(batch: Batch)
     torch.testing.assert_close(batch.spatial[1], expected)
 
 
-def test_what_the_detector_thinks_comes_along_and_is_one_half_where_it_said_nothing() -> None:
-    scored = replace(STORE["x"], objectness=np.array([0.75, 0.5, 0.25], np.float32))
-    items = [(FIRST, FIRST.captions[0]), (SECOND, SECOND.captions[1])]
-    batch = collate_annotated(items, STORE | {"x": scored})[0]
-    assert batch.objectness.tolist() == [[0.75, 0.5, 0.25], [0.5, 0.5, 0.0]]
-    assert batch.objectness.dtype == torch.float32
-
-
 def test_chains_are_laid_out_with_zeros_past_their_end_and_back(batch: Batch) -> None:
     rows = torch.arange(12.0).view(6, 2).requires_grad_()
     chains = batch.to_chains(rows)

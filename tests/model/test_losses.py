@@ -134,7 +134,7 @@ def test_dropped_phrases_leave_what_collating_without_them_gives(seed: int) -> N
     assert kept.images == whole.images
     images = torch.tensor([whole.images.index(image) for image in expected.images])
     expected = replace(expected, caption_image=images[expected.caption_image])
-    of_images = ("images", "sizes", "boxes", "features", "objectness", "spatial", "region_mask")
+    of_images = ("images", "sizes", "boxes", "features", "spatial", "region_mask")
     shared = {name: getattr(whole, name) for name in of_images}
     assert same(kept, replace(expected, **shared))
     both, mine = make_targets(replace(expected, **shared), phrases), targets[targets.has_box]

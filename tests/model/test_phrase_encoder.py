@@ -22,7 +22,7 @@ def make_batch(captions: list[Caption]) -> Batch:
     """A batch that has its text, and nothing of images."""
     spans = [(b, t, span) for b, (_, each) in enumerate(captions) for t, span in enumerate(each)]
     nothing: Any = torch.empty(0)
-    of_images = ("sizes", "boxes", "features", "objectness", "spatial", "region_mask")
+    of_images = ("sizes", "boxes", "features", "spatial", "region_mask")
     names = (*of_images, "spans")
     return Batch(
         images=("0",),

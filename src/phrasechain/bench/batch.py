@@ -79,7 +79,6 @@ def make_batch(sizes: Sizes) -> tuple[Batch, Targets]:
         sizes=image_sizes,
         boxes=boxes,
         features=torch.randn(sizes.images, sizes.regions, sizes.features).half(),
-        objectness=torch.rand(sizes.images, sizes.regions),
         spatial=spatial_features_xyxy(boxes, image_sizes[:, None]),
         region_mask=torch.ones(sizes.images, sizes.regions, dtype=torch.bool),
         captions=tuple(range(B)),

@@ -64,7 +64,6 @@ class Batch:
     sizes: Tensor  # (I, 2) float32: width, height
     boxes: Tensor  # (I, K, 4) float32, zeros where there is no region
     features: Tensor  # (I, K, D) as stored
-    objectness: Tensor  # (I, K) float32 in [0, 1], one half where the store has none
     spatial: Tensor  # (I, K, 5) float32
     region_mask: Tensor  # (I, K) bool
     captions: tuple[int, ...]  # B indices of captions in their image
@@ -126,7 +125,6 @@ def collate(queries: Sequence[GroundQuery]) -> Batch:
         sizes=sizes,
         boxes=boxes,
         features=_pad([each.features for each in found]),
-        objectness=_pad([_objectness(each) for each in found])[..., 0],
         spatial=spatial_features_xyxy(boxes, sizes[:, None]),
         region_mask=torch.arange(boxes.shape[1]) < counts[:, None],
         captions=tuple(query.caption for query in queries),
@@ -214,13 +212,6 @@ def _checked(regions: Regions, example: Example) -> Regions:
             f"a {example.width}×{example.height} one; extract the regions from the annotated image"
         )
     return regions
-
-
-def _objectness(regions: Regions) -> np.ndarray:
-    """(K, 1) float32."""
-    if regions.objectness is None:
-        return np.full((len(regions.boxes), 1), 0.5, np.float32)
-    return np.asarray(regions.objectness, np.float32)[:, None]
 
 
 def _pad(arrays: Sequence[np.ndarray]) -> Tensor:
