@@ -8,6 +8,7 @@ Axes: I images, B captions, T phrases in a chain, K regions, D features, E edges
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -126,7 +127,8 @@ def pair_features_xyxy(boxes: Tensor, sizes: Tensor) -> Tensor:
     return torch.cat([torch.asinh(way / sides), way / sizes[:, None, None], lengths, shares, same], -1)
 
 
-TRANSITIONS: dict[str, type[PaperTransition] | type[GeometricTransition]] = {
+#: From the dimensions of regions, phrases and contexts, and the hidden units, to a module.
+TRANSITIONS: dict[str, Callable[[int, int, int, int], nn.Module]] = {
     "paper": PaperTransition,
     "geometric": GeometricTransition,
 }
