@@ -11,8 +11,8 @@ import phrasechain
 ROOT = Path(phrasechain.__file__).parent
 # fmt: off
 ORDER = (
-    "core", "chain", "draw", "data", "store", "text", "phrases", "regions", "model", "evaluation", "grounding",
-    "training", "bench", "cli",
+    "core", "chain", "draw", "data", "store", "text", "phrases", "regions", "model", "baselines", "evaluation",
+    "grounding", "training", "bench", "cli",
 )
 # fmt: on
 DOORS_ONLY = {"typer", "fastapi", "uvicorn"}

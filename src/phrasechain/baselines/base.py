@@ -1,0 +1,53 @@
+"""What every compared system is: a batch in, scores out; a loss as sums and counts; its own way to choose regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+
+from phrasechain.core.schema import Phrase
+from phrasechain.model.batch import Batch
+from phrasechain.model.decode import Decoded, decode
+from phrasechain.model.losses import LossTerms
+from phrasechain.model.scores import Scores
+from phrasechain.model.targets import Targets, make_targets
+from phrasechain.text.base import TextEncoder
+
+Annotated = tuple[Batch, Sequence[Phrase]]
+
+
+class Baseline(nn.Module):
+    """A system with the scoring, the loss and the inference of its paper; region and word features are ours.
+
+    ``needs`` names the libraries of the extra ``baselines`` that it runs on.
+    """
+
+    needs: tuple[str, ...] = ()
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def fit(self, batches: Iterable[Annotated]) -> None:
+        """Learn what has a closed form, before the first step. ``batches`` may be gone through more than once."""
+
+    def forward(self, batch: Batch) -> Scores:
+        """Emissions (P, K), and offsets (P, K, 4) or ``None``; there are no transitions."""
+        raise NotImplementedError
+
+    def targets(self, batch: Batch, phrases: Sequence[Phrase]) -> Targets:
+        """What it learns from: by default the overlap of each region with the merged box."""
+        return make_targets(batch, phrases)
+
+    def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:
+        """What the sums of :meth:`loss` are divided by, and how many phrases are trained: (3,) int64."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch, targets: Targets) -> LossTerms:
+        """The loss of a batch as sums and counts."""
+        raise NotImplementedError
+
+    def decode(self, scores: Scores, batch: Batch) -> Decoded:
+        """Ground every phrase; by default each takes its region of highest emission."""
+        return decode(scores, batch, "independent")
