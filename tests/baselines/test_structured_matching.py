@@ -7,7 +7,8 @@ from torch import Tensor
 
 from baseline_cases import encoder
 from builders import make_caption, make_example
-from phrasechain.baselines.structured_matching import StructuredMatching, gold_regions, possessive_links
+from phrasechain.baselines.relations import possessive_links
+from phrasechain.baselines.structured_matching import StructuredMatching, gold_regions
 from phrasechain.core.schema import Phrase, Regions
 from phrasechain.model.batch import Batch, collate_annotated
 from phrasechain.model.scores import Scores
@@ -121,12 +122,9 @@ def test_gradients_reach_the_projections_alone() -> None:
     batch, targets = tiny_example(1)
     system = make_system()
     system.loss(batch, targets).grounding.backward()
-    assert system.region.weight.grad is not None
+    assert system.projection.region.weight.grad is not None
     assert {name for name, weight in system.named_parameters() if weight.requires_grad} == {
-        "region.weight",
-        "region.bias",
-        "phrase.weight",
-        "phrase.bias",
+        f"projection.{view}.{part}" for view in ("phrase", "region") for part in ("weight", "bias")
     }
 
 
@@ -134,9 +132,9 @@ def test_scores_are_cosines() -> None:
     batch, _ = tiny_example(2)
     system = make_system()
     found = system(batch).emissions
-    p, image = system.phrase(system.phrase_vectors(batch)), batch.phrase_image
+    p, image = system.projection.phrase(system.phrase_vectors(batch)), batch.phrase_image
     for number in range(len(p)):
-        r = system.region(batch.features[image[number]].float())
+        r = system.projection.region(batch.features[image[number]].float())
         wanted = torch.cosine_similarity(p[number], r, dim=-1)
         torch.testing.assert_close(found[number], wanted)
 

@@ -25,20 +25,19 @@ Axes: B captions, P phrases, T phrases of a caption, I images, K regions, D feat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch import Tensor
 
 from phrasechain.baselines.base import Annotated, Baseline
-from phrasechain.baselines.canonical import fit_cca
 from phrasechain.baselines.categories import PhraseCategories
 from phrasechain.baselines.fitting import matched_pairs
 from phrasechain.baselines.logistic import fit_logistic
 from phrasechain.baselines.matching import Array, Places, Relation, best_regions, gold_assignment, match
-from phrasechain.baselines.pairs import inner_products
+from phrasechain.baselines.projection import CanonicalProjection
+from phrasechain.baselines.relations import possessive_links
 from phrasechain.baselines.words import phrase_means
 from phrasechain.core.schema import CATEGORIES
 from phrasechain.model.batch import Batch, keep_phrases
@@ -50,9 +49,7 @@ from phrasechain.text.base import TextEncoder
 
 RELATION_WEIGHT = 0.1  # λ
 CANDIDATES = 10
-POSSESSIVES = frozenset({"his", "her", "their"})
 _OTHER_PAIRS = 10  # that the classifier of relations sees beside a pair of gold regions
-Link = tuple[int, int]  # two phrases of a caption, by their rows in the batch
 
 
 class StructuredMatching(Baseline):
@@ -70,9 +67,7 @@ class StructuredMatching(Baseline):
 
     def __init__(self, encoder: TextEncoder, region_dimension: int, *, joint: int = 256) -> None:
         super().__init__(encoder.requires_grad_(False))
-        joint = min(joint, region_dimension, encoder.dimension)
-        self.region = nn.Linear(region_dimension, joint)
-        self.phrase = nn.Linear(encoder.dimension, joint)
+        self.projection = CanonicalProjection(encoder.dimension, region_dimension, joint)
         self.categories = PhraseCategories(encoder.dimension)
         self.register_buffer("relation_weight", torch.zeros(2, region_dimension))
         self.register_buffer("relation_bias", torch.zeros(()))
@@ -81,14 +76,7 @@ class StructuredMatching(Baseline):
     def fit(self, batches: Iterable[Annotated]) -> None:
         """A and B by canonical correlation analysis, and the classifiers of people phrases and of related regions."""
         pairs = matched_pairs(batches, self.encoder)
-        cca = fit_cca(pairs.phrases, pairs.regions, count=self.phrase.out_features)
-        for layer, weights, mean in (
-            (self.phrase, cca.x_weights, cca.x_mean),
-            (self.region, cca.y_weights, cca.y_mean),
-        ):
-            scaled = weights * cca.correlations  # (X, n)
-            layer.weight.copy_(torch.from_numpy(scaled.T.copy()))
-            layer.bias.copy_(torch.from_numpy(-mean @ scaled))
+        self.projection.fit(pairs)
         self.categories.fit(pairs.phrases, pairs.categories)
         samples = [
             sample for batch, phrases in batches for sample in self._samples(batch, make_targets(batch, phrases))
@@ -100,9 +88,7 @@ class StructuredMatching(Baseline):
             self.relation_bias.fill_(bias)
 
     def forward(self, batch: Batch) -> Scores:
-        p = normalize(self.phrase(self.phrase_vectors(batch)), dim=-1)  # (P, n)
-        r = normalize(self.region(batch.features.float()), dim=-1)  # (I, K, n)
-        return Scores(inner_products(p, r, batch), None, None)
+        return Scores(self.projection(self.phrase_vectors(batch), batch.features, batch), None, None)
 
     def phrase_vectors(self, batch: Batch) -> Tensor:
         """(P, e)."""
@@ -168,7 +154,7 @@ class StructuredMatching(Baseline):
         return Relation(left, right, i, j, RELATION_WEIGHT * logits.double().sigmoid().numpy(force=True))
 
     @torch.no_grad()
-    def links(self, batch: Batch) -> dict[int, list[Link]]:
+    def links(self, batch: Batch) -> dict[int, list[tuple[int, int]]]:
         """The related phrases of each caption that has some: a possessive's, and the nearest people phrase before."""
         people = (self.categories(self.phrase_vectors(batch)) == CATEGORIES.index("people")).tolist()
         return possessive_links(batch, people)
@@ -195,20 +181,6 @@ def gold_regions(batch: Batch, targets: Targets) -> Tensor:
         for end, length in zip(ends, batch.lengths.tolist(), strict=True)
     ]
     return torch.from_numpy(np.concatenate(parts)).to(targets.iou.device)
-
-
-def possessive_links(batch: Batch, is_people: Sequence[bool]) -> dict[int, list[Link]]:
-    """For each phrase with a possessive, the nearest people phrase before it in the caption: {caption: [(i, j), …]}."""
-    links: dict[int, list[Link]] = {}
-    person: dict[int, int] = {}  # the last people phrase of each caption so far
-    spans = batch.token_spans.tolist()
-    for row, caption in enumerate(batch.phrase_caption.tolist()):
-        words = {word.lower() for word in batch.tokens[caption][spans[row][0] : spans[row][1]]}
-        if words & POSSESSIVES and caption in person:
-            links.setdefault(caption, []).append((person[caption], row))
-        if is_people[row]:
-            person[caption] = row
-    return links
 
 
 def _candidates(scores: Array, gold: int | None) -> Places:
