@@ -6,6 +6,7 @@ import torch
 
 from baseline_cases import encoder
 from phrasechain.baselines.ddpn import DDPN
+from phrasechain.baselines.pairs import region_rows
 from phrasechain.core.boxes import decode_offsets_xyxy, encode_offsets_xyxy
 from tiny_batches import tiny_batch, tiny_example
 
@@ -19,7 +20,7 @@ def make_ddpn() -> DDPN:
 
 def test_features_and_phrases_have_length_one_and_places_follow() -> None:
     batch, ddpn = tiny_batch(1), make_ddpn()
-    rows = ddpn.region_input(batch)
+    rows = region_rows(batch, normalise=True)
     mask = batch.region_mask
     features = batch.features[mask].float()
     torch.testing.assert_close(rows[:, :4], features / features.norm(dim=1, keepdim=True))
@@ -67,7 +68,7 @@ def test_the_losses_by_their_definitions() -> None:
 
 def test_offsets_are_scaled_back_for_the_boxes() -> None:
     batch, ddpn = tiny_batch(2), make_ddpn()
-    raw = ddpn.pairs(ddpn.phrase_vectors(batch), ddpn.region_input(batch), batch)[1]
+    raw = ddpn.pairs(ddpn.phrase_vectors(batch), region_rows(batch, normalise=True), batch)[1]
     scores = ddpn(batch)
     assert scores.offsets is not None
     torch.testing.assert_close(scores.offsets, raw * SCALE)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from baseline_cases import encoder
+from phrasechain.baselines.pairs import region_rows
 from phrasechain.baselines.qrc import QRCNet, reinforce, rewards
 from phrasechain.core.boxes import encode_offsets_xyxy
 from phrasechain.core.errors import DataError
@@ -110,7 +111,7 @@ def test_padding_leaves_no_trace_in_the_statistics() -> None:
     batch = tiny_batch(5, regions=(2, 6))
     qrc = make_qrc().train()
     qrc.region_rows(batch)
-    rows = qrc.region_input(batch)
+    rows = region_rows(batch)
     assert len(rows) < batch.region_mask.numel()
     torch.testing.assert_close(qrc.region_norm.running_mean, 0.1 * rows.mean(0))
 

@@ -21,11 +21,11 @@ from torch.nn.functional import normalize
 
 from phrasechain.baselines.base import Baseline
 from phrasechain.baselines.losses import box_loss, labelled_counts, log_softmax
-from phrasechain.baselines.pairs import ConcatScores
+from phrasechain.baselines.pairs import ConcatScores, region_rows
 from phrasechain.baselines.words import last_states, phrase_words
 from phrasechain.model.batch import Batch
 from phrasechain.model.losses import LossTerms, trained_phrases
-from phrasechain.model.scores import RegionInput, Scores
+from phrasechain.model.scores import SPATIAL, Scores
 from phrasechain.model.targets import Targets, soft_targets
 from phrasechain.text.base import TextEncoder
 
@@ -47,14 +47,13 @@ class DDPN(Baseline):
 
     def __init__(self, encoder: TextEncoder, region_dimension: int, *, lstm: int = 1024, hidden: int = 512) -> None:
         super().__init__(encoder)
-        self.region_input = RegionInput(region_dimension, "l2")
         self.lstm = nn.LSTM(encoder.dimension, lstm, batch_first=True)
         self.dropout = nn.Dropout(0.3)
-        self.pairs = ConcatScores(lstm, self.region_input.dimension, hidden)
+        self.pairs = ConcatScores(lstm, region_dimension + SPATIAL, hidden)
         self.register_buffer("scale", torch.tensor(OFFSET_SCALE), persistent=False)
 
     def forward(self, batch: Batch) -> Scores:
-        scores, offsets = self.pairs(self.phrase_vectors(batch), self.region_input(batch), batch)
+        scores, offsets = self.pairs(self.phrase_vectors(batch), region_rows(batch, normalise=True), batch)
         return Scores(scores, offsets * self.scale, None)
 
     def phrase_vectors(self, batch: Batch) -> Tensor:

@@ -1,15 +1,27 @@
 """Scores of every phrase with every region of its image.
 
-Axes: I images, K regions, P phrases, Q phrases of the image with most, M and H sizes of vectors.
+Axes: I images, K regions, N regions of all images, D features, P phrases, Q phrases of the image with most, M and H
+sizes of vectors.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import normalize, one_hot
 
 from phrasechain.model.batch import Batch
 from phrasechain.model.scores import spread, widen
+
+
+def region_rows(batch: Batch, normalise: bool = False) -> Tensor:
+    """[features ; five spatial features] of all regions that there are, image by image: (N, D + 5) float32.
+
+    With ``normalise`` the features are divided by their Euclidean norm.
+    """
+    mask = batch.region_mask
+    features = batch.features[mask].float()
+    return torch.cat([normalize(features, dim=-1) if normalise else features, batch.spatial[mask]], -1)
 
 
 def region_vectors(rows: Tensor, batch: Batch) -> Tensor:

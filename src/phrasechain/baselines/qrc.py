@@ -29,12 +29,12 @@ from torch.nn.functional import nll_loss
 
 from phrasechain.baselines.base import Baseline
 from phrasechain.baselines.losses import box_loss, labelled_counts, log_softmax
-from phrasechain.baselines.pairs import ConcatScores, region_vectors
+from phrasechain.baselines.pairs import ConcatScores, region_rows, region_vectors
 from phrasechain.baselines.words import last_states, phrase_words
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.losses import LossTerms, trained_phrases
-from phrasechain.model.scores import RegionInput, Scores
+from phrasechain.model.scores import SPATIAL, Scores
 from phrasechain.model.targets import POSITIVE, Targets, hard_targets
 from phrasechain.text.base import TextEncoder
 
@@ -68,8 +68,7 @@ class QRCNet(Baseline):
         if policy not in POLICIES:
             raise DataError(unknown_name("context policy", policy, POLICIES))
         self.policy = policy
-        self.region_input = RegionInput(region_dimension)
-        regions = self.region_input.dimension
+        regions = region_dimension + SPATIAL
         self.lstm = nn.LSTM(encoder.dimension, lstm, batch_first=True, bidirectional=True)
         self.text_norm, self.region_norm = nn.BatchNorm1d(2 * lstm), nn.BatchNorm1d(regions)
         self.pairs = ConcatScores(2 * lstm, regions, hidden)
@@ -86,7 +85,7 @@ class QRCNet(Baseline):
 
     def region_rows(self, batch: Batch) -> Tensor:
         """(N, D + 5)."""
-        return _normalised(self.region_norm, self.region_input(batch))
+        return _normalised(self.region_norm, region_rows(batch))
 
     def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:
         return labelled_counts(batch, targets)
