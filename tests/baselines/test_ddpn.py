@@ -15,7 +15,9 @@ SCALE = torch.tensor([0.1, 0.1, 0.2, 0.2])
 
 def make_ddpn() -> DDPN:
     torch.manual_seed(0)
-    return DDPN(encoder(), 4, lstm=5, hidden=7).eval()
+    ddpn = DDPN(encoder(), 4, lstm=5, hidden=7).eval()
+    torch.nn.init.normal_(ddpn.pairs.heads.weight.detach())
+    return ddpn
 
 
 def test_features_and_phrases_have_length_one_and_places_follow() -> None:

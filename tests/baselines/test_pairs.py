@@ -18,6 +18,8 @@ def test_two_parts_of_a_layer_are_one_layer_on_both_vectors() -> None:
     batch = tiny_batch(3)
     pairs = ConcatScores(4, 3, 6)
     phrases, rows = torch.randn(len(batch.spans), 4), torch.randn(int(batch.region_mask.sum()), 3)
+    assert not pairs(phrases, rows, batch)[1].any()  # boxes do not move at first
+    torch.nn.init.normal_(pairs.heads.weight.detach())
     scores, offsets = pairs(phrases, rows, batch)
     weight = torch.cat([pairs.text.weight, pairs.region.weight], 1)  # (H, d + D)
     regions = region_vectors(rows, batch)

@@ -16,7 +16,9 @@ from tiny_batches import tiny_batch, tiny_example
 
 def make_qrc(policy: str = "reinforce") -> QRCNet:
     torch.manual_seed(0)
-    return QRCNet(encoder(), 4, lstm=5, hidden=7, policy=policy)
+    qrc = QRCNet(encoder(), 4, lstm=5, hidden=7, policy=policy)
+    torch.nn.init.normal_(qrc.pairs.heads.weight.detach())
+    return qrc
 
 
 @pytest.mark.parametrize("baseline", [0.0, 0.4])
