@@ -11,13 +11,22 @@ from phrasechain.model.batch import Batch
 from phrasechain.model.decode import Decoded, decode
 from phrasechain.model.losses import LossTerms
 from phrasechain.model.scores import Scores
+from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import Targets, make_targets
 from phrasechain.text.base import TextEncoder
 
 Annotated = tuple[Batch, Sequence[Phrase]]
 
 
-class Baseline(nn.Module):
+class Words(nn.Module):
+    """What reads captions."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+
+class Baseline(GroundingSystem):
     """A system with the scoring, the loss and the inference of its paper; region and word features are ours.
 
     ``needs`` names the libraries of the extra ``baselines`` that it runs on.
@@ -27,7 +36,11 @@ class Baseline(nn.Module):
 
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.text = Words(encoder)
+
+    @property
+    def encoder(self) -> TextEncoder:
+        return self.text.encoder
 
     def fit(self, batches: Iterable[Annotated]) -> None:
         """Learn what has a closed form, before the first step. ``batches`` may be gone through more than once."""
@@ -48,6 +61,10 @@ class Baseline(nn.Module):
         """The loss of a batch as sums and counts."""
         raise NotImplementedError
 
-    def decode(self, scores: Scores, batch: Batch) -> Decoded:
-        """Ground every phrase; by default each takes its region of highest emission."""
+    def decode(self, scores: Scores, batch: Batch, how: str = "viterbi") -> Decoded:
+        """Ground every phrase: ``viterbi``, the best for the caption, is the system's own inference."""
+        return self.infer(scores, batch) if how == "viterbi" else decode(scores, batch, how)
+
+    def infer(self, scores: Scores, batch: Batch) -> Decoded:
+        """The inference of its paper; by default each phrase takes its region of highest emission."""
         return decode(scores, batch, "independent")

@@ -113,7 +113,7 @@ class PhraseRegionCCA(Baseline):
         return LossTerms(wrong.sum().float(), targets.gold.new_zeros(()), count, pairs)
 
     @torch.no_grad()
-    def decode(self, scores: Scores, batch: Batch) -> Decoded:
+    def infer(self, scores: Scores, batch: Batch) -> Decoded:
         """The regions of least cost for each caption together; probabilities are the softmax of the emissions."""
         emissions = self.masked(scores.emissions, batch)
         region = emissions.argmax(1)

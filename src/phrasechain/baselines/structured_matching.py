@@ -121,7 +121,7 @@ class StructuredMatching(Baseline):
         return LossTerms(loss, loss.new_zeros(()), count, count.new_zeros(()))
 
     @torch.no_grad()
-    def decode(self, scores: Scores, batch: Batch) -> Decoded:
+    def infer(self, scores: Scores, batch: Batch) -> Decoded:
         """The best matching of each caption; probabilities are the softmax of the scores."""
         region = torch.empty(len(scores.emissions), dtype=torch.int64)
         for rows, W, relations in self._problems(scores.emissions, batch):

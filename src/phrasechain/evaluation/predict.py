@@ -20,8 +20,8 @@ from phrasechain.evaluation.metrics import RIGHT
 from phrasechain.evaluation.predictions import TOP_REGIONS, Prediction, write_predictions
 from phrasechain.model.batch import Batch, RegionSource, collate_annotated, make_groups, require_finite
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
-from phrasechain.model.decode import Decoded, decode, ranked
-from phrasechain.model.model import GroundingModel
+from phrasechain.model.decode import Decoded, ranked
+from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import merged_boxes
 from phrasechain.store.reader import FeatureStore
 
@@ -47,7 +47,7 @@ class InferenceOptions:
 
 @torch.inference_mode()
 def decode_examples(
-    model: GroundingModel,
+    model: GroundingSystem,
     examples: Sequence[Example],
     regions: RegionSource,
     options: InferenceOptions,
@@ -66,11 +66,11 @@ def decode_examples(
         if not bool(scores.emissions.isfinite().all()):
             require_finite([batch])
             raise DataError(f"image {batch.images[0]}: the model's scores are not finite; its weights are broken")
-        yield batch, phrases, decode(scores, batch, options.decode)
+        yield batch, phrases, model.decode(scores, batch, options.decode)
 
 
 def count_right(
-    model: GroundingModel,
+    model: GroundingSystem,
     examples: Sequence[Example],
     regions: RegionSource,
     method: str = "viterbi",

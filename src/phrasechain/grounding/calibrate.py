@@ -24,8 +24,8 @@ from phrasechain.data.regimes import chain_phrases
 from phrasechain.evaluation.metrics import RIGHT
 from phrasechain.model.batch import RegionSource, collate_annotated
 from phrasechain.model.confidence import Calibration, auroc, calibration_error, chosen_evidence, fit_logistic
-from phrasechain.model.decode import DECODERS, decode
-from phrasechain.model.model import GroundingModel
+from phrasechain.model.decode import DECODERS
+from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import merged_boxes
 
 AUROC = 0.78  # of real against absent captions: enough
@@ -61,7 +61,11 @@ class Calibrated:
 
 
 def collect(
-    model: GroundingModel, examples: Sequence[Example], regions: RegionSource, regime: str = "all", absent: bool = False
+    model: GroundingSystem,
+    examples: Sequence[Example],
+    regions: RegionSource,
+    regime: str = "all",
+    absent: bool = False,
 ) -> dict[str, Collected]:
     """The evidence of each decoder for caption 0 of the examples; with ``absent``, each on another's image."""
     parts: dict[str, list[Collected]] = {method: [] for method in DECODERS}
@@ -84,14 +88,14 @@ def _captions(examples: Sequence[Example], absent: bool) -> Iterator[tuple[Examp
 
 @torch.inference_mode()
 def _collect_few(
-    model: GroundingModel, items: Sequence[tuple[Example, Caption]], regions: RegionSource, regime: str
+    model: GroundingSystem, items: Sequence[tuple[Example, Caption]], regions: RegionSource, regime: str
 ) -> dict[str, Collected]:
     batch, phrases = collate_annotated(items, regions, regime)
     has_box, gold = torch.tensor([bool(phrase.boxes) for phrase in phrases]), merged_boxes(phrases)
     scores = model(batch)
     found = {}
     for method in DECODERS:
-        decoded = decode(scores, batch, method)
+        decoded = model.decode(scores, batch, method)
         right = iou_xyxy(decoded.boxes, gold) >= RIGHT
         found[method] = Collected(chosen_evidence(scores, decoded), batch.phrase_caption, has_box, right)
     return found

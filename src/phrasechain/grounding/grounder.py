@@ -24,7 +24,6 @@ from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.batch import GroundQuery, collate
 from phrasechain.model.confidence import RankedBoxes, rank_boxes
 from phrasechain.model.decode import DECODERS
-from phrasechain.model.decode import decode as decode_scores
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
 from phrasechain.regions.pixels import ImageSource
@@ -236,7 +235,7 @@ class Grounder:
         scores = self.model(batch)
         if not bool(scores.emissions.isfinite().all()):
             raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
-        return rank_boxes(scores, decode_scores(scores, batch, method), self.parts.calibration(method), top_k)
+        return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
 
 
 def _device(name: str) -> torch.device:

@@ -30,7 +30,7 @@ from phrasechain.core.files import read_bounded, reason, write_atomically
 from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint
 from phrasechain.model.confidence import EVIDENCE, Calibration
 from phrasechain.model.decode import DECODERS
-from phrasechain.model.model import GroundingModel
+from phrasechain.model.system import GroundingSystem
 from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.regions.extractor import RegionExtractor
 
@@ -52,7 +52,7 @@ class Pretrained:
     """All parts of a grounder, ready to run."""
 
     name: str
-    model: GroundingModel
+    model: GroundingSystem
     card: ModelInfo
     extractor: RegionExtractor
     finder: PhraseFinder
@@ -203,7 +203,7 @@ def save_pretrained(folder: Path, grounder: Pretrained, notes: Mapping[str, Any]
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def compact(model: GroundingModel) -> dict[str, Tensor]:
+def compact(model: GroundingSystem) -> dict[str, Tensor]:
     """The weights in float16; buffers, and weights beyond its range, as they are."""
     buffers = {name for name, _ in model.named_buffers()}
     halves = {name: weight.half() for name, weight in model.state_dict().items() if name not in buffers}

@@ -28,6 +28,7 @@ from phrasechain.core.files import read_bounded, sync_folder
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
 from phrasechain.model.model import GroundingModel
+from phrasechain.model.system import GroundingSystem
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.encoders import ENCODERS, build_encoder
@@ -73,7 +74,7 @@ class Checkpoint:
     """A loaded model, ready to run, and its info."""
 
     folder: Path
-    model: GroundingModel
+    model: GroundingSystem
     card: ModelInfo
 
 
@@ -86,12 +87,12 @@ class RunState:
     is_finished: bool
 
 
-def save_checkpoint(folder: Path, model: GroundingModel, weights: Mapping[str, Tensor], card: ModelInfo) -> None:
+def save_checkpoint(folder: Path, model: GroundingSystem, weights: Mapping[str, Tensor], card: ModelInfo) -> None:
     """Write a checkpoint atomically. ``weights`` are the model's, or others in their place such as rounded ones."""
     write_folder(folder, checkpoint_files(model, weights, card))
 
 
-def checkpoint_files(model: GroundingModel, weights: Mapping[str, Tensor], card: ModelInfo) -> dict[str, bytes]:
+def checkpoint_files(model: GroundingSystem, weights: Mapping[str, Tensor], card: ModelInfo) -> dict[str, bytes]:
     """The files of a checkpoint, by name."""
     encoder = model.text.encoder
     return {
@@ -102,7 +103,7 @@ def checkpoint_files(model: GroundingModel, weights: Mapping[str, Tensor], card:
 
 
 #: From a checkpoint's info and its text encoder to a model of any weights.
-Builder = Callable[[ModelInfo, TextEncoder], GroundingModel]
+Builder = Callable[[ModelInfo, TextEncoder], GroundingSystem]
 
 
 def build_model_of(info: ModelInfo, encoder: TextEncoder) -> GroundingModel:

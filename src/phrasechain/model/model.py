@@ -12,13 +12,14 @@ from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.phrase_encoder import PhraseEncoder
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
+from phrasechain.model.system import GroundingSystem
 from phrasechain.model.transitions import TRANSITIONS
 from phrasechain.text.base import TextEncoder
 
 INITS = ("xavier", "default")
 
 
-class GroundingModel(nn.Module):
+class GroundingModel(GroundingSystem):
     """Emissions and offsets of every phrase and region and, for a chain, transitions between neighbouring phrases.
 
     Args:
@@ -40,6 +41,8 @@ class GroundingModel(nn.Module):
         ensemble: networks on the same word vectors, each with its own LSTM, pooling and transition, whose scores are
             averaged.
     """
+
+    text: PhraseEncoder
 
     def __init__(
         self,
