@@ -146,7 +146,8 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
 
 
 def test_builders_are_given_by_kind(folder: Path) -> None:
-    edit(folder / "config.json", kind="theirs")
+    values = json.loads((folder / "config.json").read_text())["model"]
+    edit(folder / "config.json", model=values | {"kind": "theirs"})
     refused(folder, r"config\.json: no kind of model named 'theirs'; there are: phrasechain")
     asked = []
 

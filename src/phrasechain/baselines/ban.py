@@ -16,8 +16,6 @@ Axes: B captions, L tokens, P phrases, I images, K regions, D features, M number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -27,7 +25,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from phrasechain.baselines.base import Baseline
 from phrasechain.baselines.pairs import inner_products
 from phrasechain.baselines.targets import any_box_targets
-from phrasechain.core.schema import Phrase
 from phrasechain.model.batch import Batch
 from phrasechain.model.losses import LossTerms
 from phrasechain.model.scores import Scores
@@ -46,6 +43,8 @@ class BAN(Baseline):
         hidden: states of the GRU (1,280 in the paper).
         joint: M (3,840 in the paper).
     """
+
+    targets = staticmethod(any_box_targets)
 
     def __init__(self, encoder: TextEncoder, region_dimension: int, *, hidden: int = 1280, joint: int = 3840) -> None:
         super().__init__(encoder)
@@ -68,9 +67,6 @@ class BAN(Baseline):
         packed = pack_padded_sequence(tokens, counts, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)  # (B, L, H)
         return states[batch.phrase_caption, batch.token_spans[:, 1] - 1]
-
-    def targets(self, batch: Batch, phrases: Sequence[Phrase]) -> Targets:
-        return any_box_targets(batch, phrases)
 
     def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:
         captions = batch.to_chains(targets.has_box).any(1).sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 
@@ -33,6 +33,8 @@ class Baseline(GroundingSystem):
     """
 
     needs: tuple[str, ...] = ()
+    #: From a batch and its phrases to what it learns from: by default the overlap of each region with the merged box.
+    targets: Callable[[Batch, Sequence[Phrase]], Targets] = staticmethod(make_targets)
 
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
@@ -48,10 +50,6 @@ class Baseline(GroundingSystem):
     def forward(self, batch: Batch) -> Scores:
         """Emissions (P, K), and offsets (P, K, 4) or ``None``; there are no transitions."""
         raise NotImplementedError
-
-    def targets(self, batch: Batch, phrases: Sequence[Phrase]) -> Targets:
-        """What it learns from: by default the overlap of each region with the merged box."""
-        return make_targets(batch, phrases)
 
     def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:
         """What the sums of :meth:`loss` are divided by, and how many phrases are trained: (3,) int64."""

@@ -78,6 +78,6 @@ class AnnotatedBatches:
 def _require_libraries(kind: str, system: Baseline) -> Baseline:
     if missing := [name for name in system.needs if find_spec(name) is None]:
         raise DataError(
-            f"the system {kind!r} needs {' and '.join(missing)}, which is not installed: pip install 'phrasechain[baselines]'"
+            f"model.kind={kind} needs {' and '.join(missing)}, not installed here: pip install 'phrasechain[baselines]'"
         )
     return system

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from phrasechain.baselines.build import BUILDERS
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError
@@ -123,7 +124,7 @@ def predict_run(
     is the one that the run scored itself with, unless ``decode`` says otherwise. The processes of ``torchrun`` share
     the images, and the first of them writes; one alone needs no accelerate.
     """
-    checkpoint, store = load_checkpoint(run), FeatureStore.open(features)
+    checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     options = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression)
     examples = open_dataset(data).examples(split)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from phrasechain.baselines.build import BUILDERS
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
@@ -42,7 +43,7 @@ def export(
     """
     if decode is not None and decode not in DECODERS:
         raise DataError(unknown_name("decoder", decode, DECODERS))
-    checkpoint, store = load_checkpoint(run), FeatureStore.open(features)
+    checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     extractor = RegionExtractor.from_pretrained(regions)
     require_these_regions(checkpoint.card, extractor, checkpoint.folder)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from phrasechain import __version__
+from phrasechain.baselines.build import BUILDERS
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import read_bounded, reason, write_atomically
 from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint
@@ -77,7 +78,7 @@ def load_pretrained(
 ) -> Pretrained:
     """The embedded grounder, that of a folder or a run, or one of the hub."""
     folder = find_folder(name, revision, cache_dir)
-    checkpoint = load_checkpoint(folder)
+    checkpoint = load_checkpoint(folder, BUILDERS)
     home = checkpoint.folder
     regions_file, finder_file = (
         Path(given) if given is not None else home / own if (home / own).exists() else None

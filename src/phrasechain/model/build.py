@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def build_model(config: Config, examples: Sequence[Example], store: FeatureStore
     """A model with the examples' vocabulary and the store's feature dimension."""
     captions = [caption.tokens for example in examples for caption in example.captions]
     encoder = make_encoder(config.text, captions)
-    model = GroundingModel(encoder, store.info.dimension, **asdict(config.model))
+    model = GroundingModel(encoder, store.info.dimension, **config.model.options())
     model.region_input.fit(_features(examples, store, config.train.seed))
     return model
 

@@ -66,7 +66,11 @@ class ModelInfo:
     step: int = 0
     score: float | None = None  # accuracy on dev
     trained: Mapping[str, Any] | None = None  # the run's config, for reference
-    kind: str = "phrasechain"  # which builder makes the model
+
+    @property
+    def kind(self) -> str:
+        """Which builder makes the model."""
+        return self.model.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ Builder = Callable[[ModelInfo, TextEncoder], GroundingSystem]
 
 def build_model_of(info: ModelInfo, encoder: TextEncoder) -> GroundingModel:
     """The model of this package."""
-    return GroundingModel(encoder, info.regions.dimension, **asdict(info.model))
+    return GroundingModel(encoder, info.regions.dimension, **info.model.options())
 
 
 BUILDERS: Mapping[str, Builder] = {"phrasechain": build_model_of}
@@ -171,7 +175,6 @@ def read_model_info(folder: Path) -> ModelInfo:
             step=int(found["step"]),
             score=None if found["score"] is None else float(found["score"]),
             trained=found["trained"],
-            kind=str(found.get("kind", "phrasechain")),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, DataError):

@@ -6,9 +6,9 @@ Names of variants (encoders, contexts, optimisers …) are checked where they li
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.settings import Values, current_names, flatten, make_settings, setting, with_values
@@ -59,6 +59,11 @@ class Text:
 class Model:
     """Sizes and parts of the network that scores regions."""
 
+    kind: str = setting(
+        "phrasechain",
+        "or a compared system: `structured-matching`, `cca`, `qrc`, `qrc-supervised`, `ban` or `ddpn`, of which "
+        "`lstm`, `rank` and `joint` are the sizes",
+    )
     lstm: int = setting(512, "numbers of a BiLSTM state, in each direction", 1, 65536)
     rank: int = setting(1024, "rank of the bilinear pooling", 1, 65536)
     joint: int = setting(1024, "numbers of the fused vector of a phrase and a region", 1, 65536)
@@ -78,6 +83,10 @@ class Model:
     ensemble: int = setting(
         1, "networks on the same word vectors, each with its own LSTM and scores, which are averaged", 1, 64
     )
+
+    def options(self) -> dict[str, Any]:
+        """What ``GroundingModel`` is built with: all but the kind."""
+        return {name: value for name, value in asdict(self).items() if name != "kind"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +129,17 @@ class Loss:
 class Train:
     """How it is minimised. Steps and batches are those of all processes together."""
 
-    optimizer: str = setting("adamw", "`adamw` or `adam`")
+    optimizer: str = setting("adamw", "`adamw`, `adam`, `adamax` or `sgd`")
     rate: float = setting(1e-3, "learning rate, at its peak", 0)
     encoder_rate: float = setting(1.0, "of the text encoder's weights, as a share of rate", 0)
-    beta1: float = setting(0.9, "of Adam", 0, 0.999999)
+    beta1: float = setting(0.9, "of Adam; the momentum of SGD", 0, 0.999999)
     beta2: float = setting(0.999, "of Adam", 0, 0.999999)
-    weight_decay: float = setting(0.01, "of AdamW", 0)
-    schedule: str = setting("one_cycle", "`one_cycle` (up in a straight line, down along a cosine) or `constant`")
+    weight_decay: float = setting(0.01, "of AdamW; L2 penalty of the others", 0)
+    schedule: str = setting(
+        "one_cycle",
+        "`one_cycle` (up in a straight line, down along a cosine), `constant`, `two_steps` (×0.1 at 40 % and at 80 %) "
+        "or `gradual` (BAN's: ×0.5, 1, 1.5 and 2 by thirteenths, then ×0.25 at the tenth and the twelfth)",
+    )
     warm_up: float = setting(0.1, "share of the steps until the peak of one_cycle", 0, 1)
     epochs: float = setting(3.0, "passes over the data, where `train.steps` is 0; 2.5 is fine", 0)
     steps: int = setting(0, "steps; 0: as many as `train.epochs` makes", 0)
@@ -139,7 +152,10 @@ class Train:
     window: int = setting(8, "batches that are sorted by size together; 1: no sorting", 1, 1 << 20)
     accumulate: int = setting(1, "parts that a process takes its share of a step in", 1, 1 << 16)
     clip: float = setting(10.0, "bound of the gradient's largest element; 0: none", 0)
-    clip_by: str = setting("norm", "`norm`: the whole gradient is scaled, or `value`: elements are cut")
+    clip_by: str = setting(
+        "norm",
+        "`norm`: the whole gradient is scaled by its largest element, `l2`: by its length; `value`: elements are cut",
+    )
     ema: float = setting(0.0, "largest decay of the EMA of the weights, which is then the model; 0: none", 0, 0.999999)
     precision: str = setting("float32", "`float32`, or `bf16` for the forward pass")
     score_every: int = setting(0, "steps between scores on dev; 0: one pass over the data", 0)
@@ -194,6 +210,41 @@ RECIPES: dict[str, Values] = {
         "train.window": 1,
         "train.score_every": 5_000,
         "train.save_every": 500,
+    },
+    # The compared systems: the optimisers and the shapes of the schedules of their papers, over the passes of all.
+    "structured-matching": {
+        "model.kind": "structured-matching",
+        "train.optimizer": "sgd",
+        "train.rate": 0.01,
+        "train.weight_decay": 1e-3,
+        "train.schedule": "constant",
+        "train.clip": 0.0,
+    },
+    "cca": {"model.kind": "cca"},
+    "qrc": {
+        "model.kind": "qrc",
+        "loss.gamma": 1.0,
+        "train.optimizer": "adam",
+        "train.rate": 1e-3,
+        "train.weight_decay": 0.0,
+        "train.schedule": "constant",
+    },
+    "ban": {
+        "model.kind": "ban",
+        "train.optimizer": "adamax",
+        "train.rate": 1e-3,
+        "train.weight_decay": 0.0,
+        "train.schedule": "gradual",
+        "train.clip": 0.25,
+        "train.clip_by": "l2",
+    },
+    "ddpn": {
+        "model.kind": "ddpn",
+        "loss.gamma": 1.0,
+        "train.optimizer": "adam",
+        "train.rate": 1e-3,
+        "train.weight_decay": 0.0,
+        "train.schedule": "two_steps",
     },
 }
 
@@ -250,7 +301,11 @@ def make_config(
 
 
 def model_from_dict(values: object, where: str) -> Model:
-    """The section ``model`` out of plain values, all of which must be there: another version's are refused."""
+    """The section ``model`` out of plain values, all of which must be there: another version's are refused.
+
+    Without a kind it is that of this package, as before there were others.
+    """
+    values = {"kind": Model().kind, **values} if isinstance(values, dict) else values
     flat = dict(current_names(Config(), flatten(Config(), {"model": values}, where), where))
     config = with_values(Config(), flat, where)
     if absent := [part.name for part in fields(Model) if f"model.{part.name}" not in flat]:

@@ -25,7 +25,7 @@ from phrasechain.evaluation.metrics import RIGHT, Mean, PairedTest, has_rival, n
 from phrasechain.evaluation.predict import InferenceOptions, predict_run, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
 from phrasechain.model.config import Config
-from phrasechain.training.compare_rows import HERE, MODELS, REFERENCE, ROWS, TABLES, TESTS, WORDS, TableLine
+from phrasechain.training.compare_rows import FULL, HERE, REFERENCE, ROWS, TABLES, TESTS, WORDS, TableLine
 from phrasechain.training.grounder.task import train
 from phrasechain.training.log import read_metrics
 from phrasechain.training.run_folder import is_finished
@@ -173,7 +173,7 @@ def compare(
     protocol: Protocol | None = None,
     note: Callable[[Tables], object] = lambda tables: None,
 ) -> Tables:
-    """Train and ask the rows, and gather the tables. The four models get all seeds.
+    """Train and ask the rows, and gather the tables. The models of the first table get all seeds.
 
     Another row gets one, and all where the accuracy of that one lies within the interval of the reference: then one
     does not tell them apart. ``settings`` are what was set for all rows, to be shown. ``note`` is handed the tables of
@@ -206,9 +206,9 @@ def _wanted_rows(base: Config, rows: Sequence[str] | None) -> list[str]:
 def _in_order(workshop: ComparisonRunner, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
     """What is trained, one after the other: a row and a seed."""
     yield from ((row, 0) for row in rows)
-    yield from ((row, seed) for seed in range(1, seeds) for row in rows if row in MODELS)
+    yield from ((row, seed) for seed in range(1, seeds) for row in rows if row in FULL)
     for row in rows:
-        if row not in MODELS and REFERENCE in rows and _is_near_reference(workshop, row, seeds):
+        if row not in FULL and REFERENCE in rows and _is_near_reference(workshop, row, seeds):
             yield from ((row, seed) for seed in range(1, seeds))
 
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phrasechain.evaluation.predict import InferenceOptions
+from phrasechain.model.config import RECIPES
 
+#: The compared systems, each trained by the recipe of its name.
+SYSTEMS = {
+    "Structured Matching": "structured-matching",
+    "Phrase-Region CCA": "cca",
+    "QRC Net": "qrc",
+    "BAN": "ban",
+    "DDPN": "ddpn",
+}
 _SL_CCRF = ("loss.targets=soft", "model.chain=true")
 #: The models, by name: what is set for each besides what is set for all.
 ROWS: dict[str, tuple[str, ...]] = {
+    **{row: tuple(f"{key}={value}" for key, value in RECIPES[name].items()) for row, name in SYSTEMS.items()},
     "HL": ("loss.targets=hard", "model.chain=false"),
     "SL": ("loss.targets=soft", "model.chain=false"),
     "HL-CCRF": ("loss.targets=hard", "model.chain=true"),
@@ -22,7 +32,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "SL-CCRF, summed out": (*_SL_CCRF, "loss.unlabelled=marginalise"),
     "SL-CCRF, half of the unboxed": (*_SL_CCRF, "loss.unlabelled=marginalise", "data.unboxed=0.5"),
 }
-MODELS = ("HL", "SL", "HL-CCRF", "SL-CCRF")  # trained with all seeds
+MODELS = ("HL", "SL", "HL-CCRF", "SL-CCRF")
+FULL = (*SYSTEMS, *MODELS)  # trained with all seeds
 REFERENCE = "SL-CCRF"
 WORDS = "SL-CCRF, learned words"
 
@@ -37,7 +48,7 @@ class TableLine(NamedTuple):
 
 _UNMOVED = InferenceOptions(box_regression=False)
 TABLES: dict[str, tuple[TableLine, ...]] = {
-    "models": tuple(TableLine(name, name) for name in MODELS),
+    "models": tuple(TableLine(name, name) for name in (*SYSTEMS, *MODELS)),
     "context of the transitions": (
         TableLine("none", "SL-CCRF, no context"),
         TableLine("M", REFERENCE),
@@ -61,7 +72,7 @@ TABLES: dict[str, tuple[TableLine, ...]] = {
     ),
     "phrases in the chain": tuple(
         TableLine(f"{name}, {regime}", name, InferenceOptions(regime=regime))
-        for name in (*MODELS, "SL-CCRF, summed out", "SL-CCRF, half of the unboxed")
+        for name in (*SYSTEMS, *MODELS, "SL-CCRF, summed out", "SL-CCRF, half of the unboxed")
         for regime in ("gold", "all")
     ),
 }

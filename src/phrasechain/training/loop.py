@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
@@ -27,7 +28,27 @@ from phrasechain.training.log import open_log
 from phrasechain.training.run_folder import Checkpoints
 from phrasechain.training.task import Part, Plan, Task
 
-OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+def _adam(kind: type[torch.optim.Adam], groups: list[dict[str, Any]], plan: Plan) -> torch.optim.Optimizer:
+    return kind(groups, lr=0.0, betas=plan.betas, weight_decay=plan.weight_decay, fused=True)
+
+
+def _adamax(groups: list[dict[str, Any]], plan: Plan) -> torch.optim.Optimizer:
+    return torch.optim.Adamax(groups, lr=0.0, betas=plan.betas, weight_decay=plan.weight_decay)
+
+
+def _sgd(groups: list[dict[str, Any]], plan: Plan) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=0.0, momentum=plan.betas[0], weight_decay=plan.weight_decay)
+
+
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], Plan], torch.optim.Optimizer]] = {
+    "adam": partial(_adam, torch.optim.Adam),
+    "adamw": partial(_adam, torch.optim.AdamW),
+    "adamax": _adamax,
+    "sgd": _sgd,
+}
+#: What they keep of each weight, in tensors.
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq", "exp_inf", "momentum_buffer")
 #: Ways to clip gradients, and the norm that is compared with the limit.
 CLIPS = {"norm": math.inf, "value": math.inf, "l2": 2.0}
 
@@ -55,9 +76,7 @@ class Trainer(Generic[Part]):
             for group in task.groups()
             if group.weights
         ]
-        self.optimizer = OPTIMIZERS[plan.optimizer](
-            groups, lr=0.0, betas=plan.betas, weight_decay=plan.weight_decay, fused=True
-        )
+        self.optimizer = OPTIMIZERS[plan.optimizer](groups, plan)
         self.trained = _Trained(task.model, [weight for group in groups for weight in group["params"]])
         self.ema: AveragedModel | None = None
         if (decay := plan.ema) is not None:
@@ -136,18 +155,24 @@ class Trainer(Generic[Part]):
             self.trained.load_state_dict(_part_of(tensors, "model."))
             if self.ema is not None:
                 self.ema.load_state_dict(_part_of(tensors, "ema."))
-            moments = {kind: _part_of(tensors, f"{kind}.") for kind in ("step", "exp_avg", "exp_avg_sq")}
+            moments = {kind: _part_of(tensors, f"{kind}.") for kind in _MOMENTS}
             for name, weight in self.trained.named_parameters():
-                if name in moments["step"]:
-                    found = {kind: _laid_out(values[name], weight) for kind, values in moments.items()}
+                found = {kind: _laid_out(values[name], weight) for kind, values in moments.items() if name in values}
+                if found:
                     self.optimizer.state[weight] = found
         except (KeyError, RuntimeError) as error:
             raise DataError(f"step {step}: broken checkpoint: {one_line(error)}; remove the run to restart") from None
 
 
 def train(task: Task[Any], plan: Plan, folder: Path, processes: Processes, tensorboard: bool = False) -> None:
-    """Train a task to the end, from its last checkpoint if there is one, in a run folder that is held."""
+    """Train a task to the end, from its last checkpoint if there is one, in a run folder that is held.
+
+    A model without weights to train is scored and kept as it is.
+    """
     is_main = processes.is_main_process
+    if not any(group.weights for group in task.groups()):
+        _keep(task, folder, processes, tensorboard)
+        return
     trainer = Trainer(task, plan, processes)
     checkpoints = Checkpoints(folder, is_main)
     if (found := checkpoints.read()) is not None:
@@ -190,6 +215,21 @@ def train(task: Task[Any], plan: Plan, folder: Path, processes: Processes, tenso
     if is_main:
         with trainer.averaged():
             task.finish(folder)
+        checkpoints.finish()
+
+
+def _keep(task: Task[Any], folder: Path, processes: Processes, tensorboard: bool) -> None:
+    """Score and write a model that is finished before the first step."""
+    checkpoints = Checkpoints(folder, processes.is_main_process)
+    task.model.eval()
+    task.prepare(0)
+    scores = task.evaluate(is_last=True)
+    with open_log(folder, 0, processes, tensorboard) as log:
+        log({"step": 0, **scores})
+    if processes.is_main_process:
+        score = scores.get(task.best_by)
+        checkpoints.write(0, score, task.files(0, score), {})
+        task.finish(folder)
         checkpoints.finish()
 
 

@@ -99,6 +99,25 @@ def one_cycle(done: float, warm_up: float, last: float = 0.0) -> float:
     return last + (1 - last) * (1 + math.cos(math.pi * falling)) / 2
 
 
+def two_steps(done: float, warm_up: float) -> float:
+    """DDPN's: a tenth after 40 % of the steps, a hundredth after 80 %.
+
+    >>> [two_steps(done, 0.0) for done in (0.39, 0.41, 0.81)]
+    [1.0, 0.1, 0.01]
+    """
+    return 1.0 if done < 0.4 else 0.1 if done < 0.8 else 0.01
+
+
+def gradual(done: float, warm_up: float) -> float:
+    """BAN's, in thirteenths of the steps for its epochs: ×0.5, 1, 1.5 and 2, then a quarter from 10 and again from 12.
+
+    >>> [gradual(epoch / 13 + 0.01, 0.0) for epoch in (0, 1, 2, 3, 9, 10, 12)]
+    [0.5, 1.0, 1.5, 2.0, 2.0, 0.5, 0.125]
+    """
+    epoch = int(13 * done)
+    return min(0.5 * (epoch + 1), 2.0) * 0.25 ** ((epoch >= 10) + (epoch >= 12))
+
+
 def ema_decay(limit: float) -> Callable[[int], float] | None:
     """The decay after so many steps, which rises to ``limit``: at first the average follows closely. 0: no average."""
     return (lambda step: min(limit, (1 + step) / (10 + step))) if limit else None

@@ -6,7 +6,7 @@ caption. A step takes ``batch`` groups; each process gets every n-th of them, pe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Phrase
 from phrasechain.data.regimes import is_scored
 from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate_annotated
 from phrasechain.model.targets import Targets, make_targets
@@ -76,9 +77,10 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
         index: int = 0,
         count: int = 1,
         parts: int = 1,
+        targets: Callable[[Batch, Sequence[Phrase]], Targets] = make_targets,
     ) -> None:
         self.steps, self.regions, self.unboxed = steps, regions, unboxed
-        self.index, self.count, self.parts = index, count, parts
+        self.index, self.count, self.parts, self.targets = index, count, parts, targets
 
     def __getitem__(self, step: int) -> list[BatchPart] | DataError:
         try:
@@ -88,7 +90,7 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
 
     def _part(self, items: list[Item]) -> BatchPart:
         batch, phrases = collate_annotated(items, self.regions, "all")
-        return batch, make_targets(batch, phrases)
+        return batch, self.targets(batch, phrases)
 
     def items(self, step: int) -> Iterator[list[Item]]:
         """The captions of this process, in the parts that it takes them in; parts that would be empty are left out."""

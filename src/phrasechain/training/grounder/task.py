@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from phrasechain.baselines.base import Baseline
+from phrasechain.baselines.build import BUILDERS, build_system
 from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example
 from phrasechain.evaluation.predict import count_right
 from phrasechain.model.batch import BY, Batch, make_groups, require_finite
-from phrasechain.model.build import build_model
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, checkpoint_files
-from phrasechain.model.config import Config
+from phrasechain.model.config import Config, Model
 from phrasechain.model.config import Loss as LossConfig
 from phrasechain.model.decode import DECODERS
 from phrasechain.model.losses import (
@@ -39,6 +40,8 @@ from phrasechain.model.losses import (
 )
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.scores import Scores
+from phrasechain.model.system import GroundingSystem
+from phrasechain.model.targets import Targets, make_targets
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
@@ -46,13 +49,18 @@ from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from phrasechain.training.loop import CLIPS, OPTIMIZERS
 from phrasechain.training.loop import train as train_task
 from phrasechain.training.run_folder import FORMAT_KEY, claimed, is_finished
-from phrasechain.training.task import Group, Plan, Task, ema_decay, one_cycle
+from phrasechain.training.task import Group, Plan, Task, ema_decay, gradual, one_cycle, two_steps
 
 RUN_FORMAT = "phrasechain run 1"
 PRECISIONS = ("float32", "bf16")
 _CPU = torch.device("cpu")
 #: The learning rate as a share of its peak, from the share of the steps that is done and that of the warm-up.
-SCHEDULES: dict[str, Callable[[float, float], float]] = {"one_cycle": one_cycle, "constant": lambda done, warm_up: 1.0}
+SCHEDULES: dict[str, Callable[[float, float], float]] = {
+    "one_cycle": one_cycle,
+    "constant": lambda done, warm_up: 1.0,
+    "two_steps": two_steps,
+    "gradual": gradual,
+}
 
 
 def train(
@@ -97,8 +105,8 @@ def _build(
     )
     steps = options.steps or max(1, ceil(options.epochs * order.per_epoch))
     torch.manual_seed(options.seed)
-    model = build_model(config, fit, store).to(processes.device).train()
-    counted: dict[str, Any] = {"unlabelled": loss.unlabelled, "divide": loss.divide, "regress": loss.regress}
+    model = build_system(config, fit, store).to(processes.device).train()
+    loss_terms, counts = _loss_of(model, loss)
     task = GroundingTask(
         model,
         ProcessBatches(
@@ -108,15 +116,14 @@ def _build(
             index=processes.process_index,
             count=processes.num_processes,
             parts=options.accumulate,
+            targets=model.targets if isinstance(model, Baseline) else make_targets,
         ),
         score=partial(accuracy, model, dev, store, config.decode.method, processes),
         info=ModelInfo(config.model, FeatureSource.of(store), config.decode.method, trained=asdict(config)),
         rate=partial(learning_rate, options.rate, options.schedule, options.warm_up, steps),
         encoder_rate=options.encoder_rate,
-        loss_terms=partial(
-            training_loss, kind=loss.targets, offsets=loss.offsets, least_side=loss.least_side, **counted
-        ),
-        loss_counts=partial(loss_counts, **counted),
+        loss_terms=loss_terms,
+        loss_counts=counts,
         gamma=loss.gamma,
         precision=options.precision,
         device=processes.device,
@@ -138,6 +145,17 @@ def _build(
     return task, plan
 
 
+def _loss_of(
+    model: GroundingSystem, loss: LossConfig
+) -> tuple[Callable[..., LossTerms], Callable[[Batch, Targets], Tensor]]:
+    """The loss that a config asks for, or that of a compared system's paper; and its counts."""
+    if isinstance(model, Baseline):
+        return lambda member_scores, batch, targets: model.loss(batch, targets), model.loss_counts
+    counted: dict[str, Any] = {"unlabelled": loss.unlabelled, "divide": loss.divide, "regress": loss.regress}
+    terms = partial(training_loss, kind=loss.targets, offsets=loss.offsets, least_side=loss.least_side, **counted)
+    return terms, partial(loss_counts, **counted)
+
+
 def learning_rate(peak: float, schedule: str, warm_up: float, steps: int, step: int) -> float:
     return peak * SCHEDULES[schedule]((step + 0.5) / steps, warm_up)
 
@@ -154,7 +172,7 @@ class GroundingTask(Task[BatchPart]):
     scores: ClassVar[Mapping[str, float]] = {"dev": 100.0, "dev, caption 0": 100.0}
     best_by = "dev"
 
-    model: GroundingModel
+    model: GroundingSystem
     batches: Dataset[list[BatchPart] | DataError]
     score: Callable[[], dict[str, float]]
     info: ModelInfo
@@ -188,6 +206,7 @@ class GroundingTask(Task[BatchPart]):
 
     def _member_scores(self, batch: Batch) -> Sequence[Scores]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            assert isinstance(self.model, GroundingModel)
             return self.model.member_scores(batch)
 
     def check(self, parts: Sequence[BatchPart]) -> None:
@@ -209,7 +228,7 @@ class GroundingTask(Task[BatchPart]):
 
 
 def accuracy(
-    model: GroundingModel, dev: Sequence[Example], store: FeatureStore, decode: str, processes: Processes
+    model: GroundingSystem, dev: Sequence[Example], store: FeatureStore, decode: str, processes: Processes
 ) -> dict[str, float]:
     """The accuracy on dev: of all captions, which chooses the best checkpoint, and of caption 0."""
     mine = dev[processes.process_index :: processes.num_processes]
@@ -222,6 +241,7 @@ def _check(config: Config, loss: LossConfig) -> None:
     """Refuse names that nothing bears and values that contradict each other, before any work."""
     options = config.train
     for kind, name, known in (
+        ("kind of model", config.model.kind, BUILDERS),
         ("reading of the data", config.data.reading, READINGS),
         ("targets", loss.targets, TARGETS),
         ("treatment of unlabelled phrases", loss.unlabelled, UNLABELLED),
@@ -237,6 +257,8 @@ def _check(config: Config, loss: LossConfig) -> None:
     ):
         if name not in known:
             raise DataError(unknown_name(kind, name, known))
+    if options.precision != "float32" and config.model.kind != Model().kind:
+        raise DataError(f"model.kind={config.model.kind} trains in float32 alone; leave train.precision as it is")
     if loss.targets == "refined" and not config.model.box_regression:
         raise DataError("loss.targets=refined needs box regression; set model.box_regression=true or loss.targets=soft")
     if config.data.unboxed and loss.unlabelled != "marginalise":
