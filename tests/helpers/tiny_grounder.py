@@ -1,6 +1,5 @@
 """A grounder of tiny networks with random weights: a photo in, boxes that depend on what it shows and on the words."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ PHRASES = ("A man", "a red ball", "the dog")
 def make_model(seed: int = 0, dimension: int = DIMENSION) -> GroundingModel:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = GroundingModel(WordEncoder(WORDS, 6, buckets=32), dimension, **asdict(MODEL))
+        model = GroundingModel(WordEncoder(WORDS, 6, buckets=32), dimension, **MODEL.options())
         model.pairs.heads.weight.data[:1] *= 4  # some regions are much likelier than others
         model.pairs.heads.weight.data[1:] *= 0.2  # offsets move boxes a little
     return model.eval()

@@ -37,8 +37,7 @@ CARD = ModelInfo(MODEL, FeatureSource(4, "tiles", "ab" * 32), "smoothing", 7, 0.
 def make_model() -> GroundingModel:
     torch.manual_seed(0)
     encoder = WordEncoder(["a", "man", "né", "🐕"], 3, buckets=5)
-    values = {name: getattr(MODEL, name) for name in MODEL.__slots__}
-    return GroundingModel(encoder, 4, **values).eval()
+    return GroundingModel(encoder, 4, **MODEL.options()).eval()
 
 
 @pytest.fixture

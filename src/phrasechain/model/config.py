@@ -59,11 +59,6 @@ class Text:
 class Model:
     """Sizes and parts of the network that scores regions."""
 
-    kind: str = setting(
-        "phrasechain",
-        "or a compared system: `structured-matching`, `cca`, `qrc`, `qrc-supervised`, `ban` or `ddpn`, of which "
-        "`lstm`, `rank` and `joint` are the sizes",
-    )
     lstm: int = setting(512, "numbers of a BiLSTM state, in each direction", 1, 65536)
     rank: int = setting(1024, "rank of the bilinear pooling", 1, 65536)
     joint: int = setting(1024, "numbers of the fused vector of a phrase and a region", 1, 65536)
@@ -82,6 +77,11 @@ class Model:
     )
     ensemble: int = setting(
         1, "networks on the same word vectors, each with its own LSTM and scores, which are averaged", 1, 64
+    )
+    kind: str = setting(
+        "phrasechain",
+        "or a compared system: `structured-matching`, `cca`, `qrc`, `qrc-supervised`, `ban` or `ddpn`, of which "
+        "`lstm`, `rank` and `joint` are the sizes",
     )
 
     def options(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -63,7 +62,7 @@ def _load(path: Path, options: Path | str | None) -> tuple[GroundingModel, Model
         sizes = _sizes(elmo) | _OFFICIAL if options is None else read_options(Path(options))
         with EmptyParameters():
             encoder = ElmoEncoder(**sizes, layers="mean", stateful=True, lowercase=True)
-            model = GroundingModel(encoder, state["fusion.v.weight"].shape[1] - SPATIAL, **asdict(values))
+            model = GroundingModel(encoder, state["fusion.v.weight"].shape[1] - SPATIAL, **values.options())
         weights = model_state(state) | {f"text.encoder.{name}": tensor for name, tensor in elmo.items()}
         assign_weights(model, weights, "other weights")
     except KeyError as error:

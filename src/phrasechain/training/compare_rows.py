@@ -18,7 +18,6 @@ SYSTEMS = {
 _SL_CCRF = ("loss.targets=soft", "model.chain=true")
 #: The models, by name: what is set for each besides what is set for all.
 ROWS: dict[str, tuple[str, ...]] = {
-    **{row: tuple(f"{key}={value}" for key, value in RECIPES[name].items()) for row, name in SYSTEMS.items()},
     "HL": ("loss.targets=hard", "model.chain=false"),
     "SL": ("loss.targets=soft", "model.chain=false"),
     "HL-CCRF": ("loss.targets=hard", "model.chain=true"),
@@ -31,6 +30,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "SL-CCRF, geometric": (*_SL_CCRF, "model.transition=geometric"),
     "SL-CCRF, summed out": (*_SL_CCRF, "loss.unlabelled=marginalise"),
     "SL-CCRF, half of the unboxed": (*_SL_CCRF, "loss.unlabelled=marginalise", "data.unboxed=0.5"),
+    **{row: tuple(f"{key}={value}" for key, value in RECIPES[name].items()) for row, name in SYSTEMS.items()},
 }
 MODELS = ("HL", "SL", "HL-CCRF", "SL-CCRF")
 FULL = (*SYSTEMS, *MODELS)  # trained with all seeds
