@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phrasechain.baselines.build import BUILDERS
+from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from phrasechain.baselines.build import BUILDERS
+from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset

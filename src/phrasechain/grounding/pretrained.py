@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from phrasechain import __version__
-from phrasechain.baselines.build import BUILDERS
+from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import read_bounded, reason, write_atomically
 from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from phrasechain.baselines import build
-from phrasechain.baselines.build import BUILDERS, SYSTEMS
+from phrasechain.baselines import registry
+from phrasechain.baselines.registry import BUILDERS, SYSTEMS
 from phrasechain.core.errors import DataError
 from phrasechain.data.dataset import load_examples
 from phrasechain.evaluation.evaluate import Protocol, evaluate_file
-from phrasechain.evaluation.predict import InferenceOptions, answers, predict_run
+from phrasechain.evaluation.predict import InferenceOptions, decode_examples, predict_run
 from phrasechain.grounding.grounder import Grounder
 from phrasechain.grounding.pretrained import Pretrained, compact, save_pretrained
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, load_checkpoint, read_run_state, save_checkpoint
@@ -122,15 +122,15 @@ def test_own_inference_is_what_viterbi_means(runs: dict[str, Path], world: World
     model = load_checkpoint(runs["structured-matching"], BUILDERS).model
     data, features = world
     examples, store = load_examples(data, "train"), FeatureStore.open(features)
-    for batch, _, decoded in answers(model, examples, store, InferenceOptions("all")):
+    for batch, _, decoded in decode_examples(model, examples, store, InferenceOptions("all")):
         for caption in range(len(batch.tokens)):
             regions = decoded.region[batch.phrase_caption == caption].tolist()
             assert len(set(regions)) == len(regions)
     moved = [
         torch.equal(found.region, other.region)
         for (_, _, found), (_, _, other) in zip(
-            answers(model, examples, store, InferenceOptions("all")),
-            answers(model, examples, store, InferenceOptions("all", "independent")),
+            decode_examples(model, examples, store, InferenceOptions("all")),
+            decode_examples(model, examples, store, InferenceOptions("all", "independent")),
             strict=True,
         )
     ]
@@ -174,7 +174,7 @@ def test_names_and_values_that_do_not_fit_are_one_line(world: World, tmp_path: P
 
 
 def test_a_missing_library_is_one_line(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"model.kind=cca needs scipy and sklearn, not installed here: pip install"):
         train(*world, tmp_path / "run", config_of("cca"))
 

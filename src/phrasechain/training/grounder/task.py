@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from phrasechain.baselines.base import Baseline
-from phrasechain.baselines.build import BUILDERS, build_system
+from phrasechain.baselines.build import build_system
+from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.memory import keep_freed_memory
