@@ -134,9 +134,10 @@ def _upper_bounds(place: Places, relations: Sequence[Relation], starts: Places) 
     T, K = place.shape
     parts, bounds, rows = [], [], 0
     if T <= K:
-        taken = place.T >= 0  # (K, T)
-        parts.append((taken.nonzero()[0], place.T[taken], 1.0))
-        bounds, rows = [np.ones(K)], K
+        shared = place.T[(place >= 0).sum(0) > 1]  # the regions that two phrases could take: (rows, T)
+        taken = shared >= 0
+        parts.append((taken.nonzero()[0], shared[taken], 1.0))
+        bounds, rows = [np.ones(len(shared))], len(shared)
     for start, relation in zip(starts[:-1], relations, strict=True):
         left, right = np.broadcast_arrays(
             place[relation.left, relation.left_regions][:, None], place[relation.right, relation.right_regions]
