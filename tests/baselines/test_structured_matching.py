@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from baseline_cases import encoder
+from baseline_cases import WORDS, encoder
 from builders import make_caption, make_example
 from phrasechain.baselines.relations import possessive_links
 from phrasechain.baselines.structured_matching import StructuredMatching, gold_regions
@@ -13,6 +13,7 @@ from phrasechain.core.schema import Phrase, Regions
 from phrasechain.model.batch import Batch, collate_annotated
 from phrasechain.model.scores import Scores
 from phrasechain.model.targets import Targets, make_targets
+from phrasechain.text.words import WordEncoder
 from tiny_batches import tiny_example
 
 
@@ -126,6 +127,13 @@ def test_gradients_reach_the_projections_alone() -> None:
     assert {name for name, weight in system.named_parameters() if weight.requires_grad} == {
         f"projection.{view}.{part}" for view in ("phrase", "region") for part in ("weight", "bias")
     }
+
+
+def test_words_are_taken_as_they_are() -> None:
+    batch, _ = tiny_example(1)
+    system = StructuredMatching(WordEncoder(WORDS, 6, buckets=8, word_dropout=0.9), 4).train()
+    assert torch.equal(system.phrase_vectors(batch), system.eval().phrase_vectors(batch))
+    assert system.train().training
 
 
 def test_scores_are_cosines() -> None:

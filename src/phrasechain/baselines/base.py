@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
 from torch import Tensor, nn
 
@@ -29,20 +30,29 @@ class Words(nn.Module):
 class Baseline(GroundingSystem):
     """A system with the scoring, the loss and the inference of its paper; region and word features are ours.
 
-    ``needs`` names the libraries of the extra ``baselines`` that it runs on.
+    ``needs`` names the libraries of the extra ``baselines`` that it runs on. With ``frozen_words`` word vectors are
+    taken as they are, without word dropout.
     """
 
     needs: tuple[str, ...] = ()
+    frozen_words = False
     #: From a batch and its phrases to what it learns from: by default the overlap of each region with the merged box.
     targets: Callable[[Batch, Sequence[Phrase]], Targets] = staticmethod(make_targets)
 
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
         self.text = Words(encoder)
+        if self.frozen_words:
+            encoder.requires_grad_(False)
 
     @property
     def encoder(self) -> TextEncoder:
         return self.text.encoder
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.encoder.train(mode and not self.frozen_words)
+        return self
 
     def fit(self, batches: Iterable[Annotated]) -> None:
         """Learn what has a closed form, before the first step. ``batches`` may be gone through more than once."""

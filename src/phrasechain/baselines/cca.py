@@ -60,6 +60,7 @@ class PhraseRegionCCA(Baseline):
     """
 
     needs = ("scipy", "sklearn")
+    frozen_words = True
     position_weight: Tensor
     position_bias: Tensor
     pair_weight: Tensor

@@ -62,11 +62,12 @@ class StructuredMatching(Baseline):
     """
 
     needs = ("scipy", "sklearn")
+    frozen_words = True
     relation_weight: Tensor
     relation_bias: Tensor
 
     def __init__(self, encoder: TextEncoder, region_dimension: int, *, joint: int = 256) -> None:
-        super().__init__(encoder.requires_grad_(False))
+        super().__init__(encoder)
         self.projection = CanonicalProjection(encoder.dimension, region_dimension, joint)
         self.categories = PhraseCategories(encoder.dimension)
         self.register_buffer("relation_weight", torch.zeros(2, region_dimension))
