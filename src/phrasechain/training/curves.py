@@ -29,7 +29,8 @@ def draw_curves(folder: Path, losses: Sequence[str], scores: Mapping[str, float]
             left.plot(steps[window - 1 :], np.convolve(values, np.ones(window) / window, "valid"), label=name)
     for name, factor in scores.items():
         right.plot(*_column(lines, name, factor), marker=".", label=name)
-    left.set(xlabel="step", ylabel="loss", yscale="log")
+    is_positive = any((line.get_ydata() > 0).any() for line in left.lines)  # a perceptron's loss may be 0 all along
+    left.set(xlabel="step", ylabel="loss", yscale="log" if is_positive else "linear")
     right.set(xlabel="step", ylabel="percent, held out")
     for axes in (left, right):
         axes.grid(alpha=0.3)
