@@ -12,7 +12,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.files import require_writable, write_output
 from phrasechain.core.terminal import printable
 
-TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast or paper [as the preset has it].")]
+TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast, paper, ban … [as the preset has it].")]
 
 
 def train(
@@ -48,7 +48,7 @@ def compare(
     rows: Annotated[
         list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated [all].")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each of the four models.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each model of the first table.")] = 3,
     budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
     split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
     preset: Annotated[str, typer.Option(help="What the rows have in common: corrected, small, paper …")] = "corrected",
