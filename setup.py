@@ -20,7 +20,7 @@ setup(
         Extension(
             "phrasechain.chain._kernel",
             sources=["src/phrasechain/chain/kernel.c"],
-            depends=["src/phrasechain/chain/kernel_steps.h"],
+            depends=["src/phrasechain/chain/kernel_steps.h", "src/phrasechain/chain/kernel_second_order.h"],
             extra_compile_args=[*FLAGS, "-pthread", "-Wno-psabi"],
             extra_link_args=["-pthread", "-lm"],
             optional=True,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from phrasechain import ChainCRF
-from phrasechain.chain.loss import plain_loss
+from phrasechain.chain.plain_loss import plain_loss
 from phrasechain.chain.recursion import ChainScores
 
 FORMS = ("shared", "sequence", "step", "full")

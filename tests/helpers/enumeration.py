@@ -21,6 +21,7 @@ class Case:
     label_mask: Tensor | None
     q: Tensor  # (B, T, K)
     generator: torch.Generator
+    skips: Tensor | None = None  # as given: 2-D or 4-D
 
     @property
     def arguments(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -40,23 +41,39 @@ class Case:
         B, T, K = self.emissions.shape
         four = self.transitions if self.transitions.dim() == 4 else self.transitions[None, None]
         steps = four.expand(B, T - 1, K, K) if T > 1 else four.new_zeros(B, 0, K, K)
+        skips = torch.zeros(B, max(T - 2, 0), K, K, dtype=torch.float64)
+        if self.skips is not None and T > 2:
+            skips = (self.skips if self.skips.dim() == 4 else self.skips[None, None]).expand_as(skips)
         lengths = [T] * B if self.lengths is None else self.lengths.tolist()
         labels = [list(range(K))] * B
         if self.label_mask is not None:
             labels = [row.nonzero()[:, 0].tolist() for row in self.label_mask]
-        return [Chain(self.emissions[b, : lengths[b]], steps[b, : lengths[b] - 1], labels[b], T, K) for b in range(B)]
+        return [
+            Chain(
+                self.emissions[b, : lengths[b]],
+                steps[b, : lengths[b] - 1],
+                labels[b],
+                T,
+                K,
+                skips[b, : max(lengths[b] - 2, 0)],
+            )
+            for b in range(B)
+        ]
 
 
 class Chain:
     """One sequence with all its label sequences, their scores and probabilities."""
 
-    def __init__(self, emissions: Tensor, transitions: Tensor, labels: list[int], T: int, K: int) -> None:
+    def __init__(
+        self, emissions: Tensor, transitions: Tensor, labels: list[int], T: int, K: int, skips: Tensor
+    ) -> None:
         self.T, self.K, self.length = T, K, len(emissions)
-        e, tr = emissions.tolist(), transitions.tolist()
+        e, tr, sk = emissions.tolist(), transitions.tolist(), skips.tolist()
         self.paths = list(itertools.product(labels, repeat=self.length))
         self.scores = [
             math.fsum([e[t][y] for t, y in enumerate(path)])
             + math.fsum([tr[t][path[t]][path[t + 1]] for t in range(self.length - 1)])
+            + math.fsum([sk[t][path[t]][path[t + 2]] for t in range(self.length - 2)])
             for path in self.paths
         ]
         top = max(self.scores)
@@ -85,11 +102,20 @@ class Chain:
         return found
 
     def pair_marginals(self) -> Tensor:
-        found = torch.zeros(self.T - 1, self.K, self.K, dtype=torch.float64)
+        return self._joint(1)
+
+    def skip_marginals(self) -> Tensor:
+        return self._joint(2)
+
+    def _joint(self, distance: int) -> Tensor:
+        found = torch.zeros(max(self.T - distance, 0), self.K, self.K, dtype=torch.float64)
         for path, probability in zip(self.paths, self.probabilities, strict=True):
-            for t in range(self.length - 1):
-                found[t, path[t], path[t + 1]] += probability
+            for t in range(self.length - distance):
+                found[t, path[t], path[t + distance]] += probability
         return found
+
+    def cross_entropy(self, other: Chain) -> float:
+        return math.fsum(p * (other.log_z - score) for p, score in zip(self.probabilities, other.scores, strict=True))
 
     def entropy(self) -> float:
         return -math.fsum(p * (score - self.log_z) for p, score in zip(self.probabilities, self.scores, strict=True))
@@ -110,24 +136,30 @@ FORMS = ("shared", "sequence", "step", "full")
 
 
 @st.composite
-def cases(draw: st.DrawFn, scale: float = 2.0, most: tuple[int, int, int] = (3, 4, 4)) -> Case:
-    """Random sizes, transition forms, lengths and masks; targets with zeros among them."""
+def cases(
+    draw: st.DrawFn, scale: float = 2.0, most: tuple[int, int, int] = (3, 4, 4), second_order: bool = False
+) -> Case:
+    """Random sizes, forms of transitions and skips, lengths and masks; targets with zeros among them."""
     B, T, K = (draw(st.integers(1, limit)) for limit in most)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64) * scale
 
-    form = draw(st.sampled_from(FORMS))
-    steps = max(T - 1, draw(st.sampled_from([0, 1]))) if form in ("step", "full") and T == 1 else max(T - 1, 1)
-    shape = {"shared": (K, K), "sequence": (B, 1, K, K), "step": (1, steps, K, K), "full": (B, steps, K, K)}[form]
-    emissions, transitions = normal(B, T, K), normal(*shape)
+    def links(distance: int) -> Tensor:
+        form = draw(st.sampled_from(FORMS))
+        steps = T - distance if distance < T else draw(st.sampled_from([0, 1])) if form in ("step", "full") else 1
+        shapes = {"shared": (K, K), "sequence": (B, 1, K, K), "step": (1, steps, K, K), "full": (B, steps, K, K)}
+        return normal(*shapes[form])
+
+    emissions, transitions = normal(B, T, K), links(1)
+    skips = links(2) if second_order else None
     lengths = torch.tensor(draw(st.lists(st.integers(1, T), min_size=B, max_size=B))) if draw(st.booleans()) else None
     label_mask = None
     if draw(st.booleans()):
         rows = st.lists(st.booleans(), min_size=K, max_size=K).filter(any)
         label_mask = torch.tensor([draw(rows) for _ in range(B)])
-    case = Case(emissions, transitions, lengths, label_mask, torch.empty(0), generator)
+    case = Case(emissions, transitions, lengths, label_mask, torch.empty(0), generator, skips)
     valid = case.valid
     weight = torch.rand(B, T, K, generator=generator, dtype=torch.float64)
     weight = torch.where(torch.rand(B, T, K, generator=generator) < 0.4, 0.0, weight)  # zeros are welcome
@@ -139,9 +171,17 @@ def cases(draw: st.DrawFn, scale: float = 2.0, most: tuple[int, int, int] = (3, 
     case.q = torch.where(valid, case.q, 0.0 if lengths is None else torch.nan)
     case.q = torch.where(case.alive[:, :, None] & ~valid, 0.0, case.q)
     case.emissions = torch.where(valid, emissions, torch.nan)
-    if form in ("sequence", "full") and label_mask is not None:
-        pairs = label_mask[:, :, None] & label_mask[:, None, :]
-        case.transitions = torch.where(pairs[:, None], transitions, torch.nan)
-    if form == "full" and lengths is not None and T > 1:
-        case.transitions = torch.where(case.alive[:, 1:, None, None], case.transitions, torch.nan)
+    case.transitions = _with_junk(case, transitions, 1)
+    case.skips = None if skips is None else _with_junk(case, skips, 2)
     return case
+
+
+def _with_junk(case: Case, links: Tensor, distance: int) -> Tensor:
+    """NaN where no sequence may go: between masked labels and past the end, of links that are each sequence's own."""
+    B, T, _ = case.emissions.shape
+    if links.dim() == 4 and links.shape[0] == B and case.label_mask is not None:
+        pairs = case.label_mask[:, :, None] & case.label_mask[:, None, :]
+        links = torch.where(pairs[:, None], links, torch.nan)
+    if links.dim() == 4 and links.shape[:2] == (B, T - distance) and case.lengths is not None and distance < T:
+        links = torch.where(case.alive[:, distance:, None, None], links, torch.nan)
+    return links

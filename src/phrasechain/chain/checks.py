@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.chain import kernel
-from phrasechain.chain.loss import is_eager, uses_kernel
+from phrasechain.chain.operators import uses_kernel
 from phrasechain.chain.recursion import ChainScores
 
 
@@ -40,20 +40,28 @@ def emissions_shape(emissions: Tensor) -> None:
 
 
 def transitions_shape(transitions: Tensor, emissions: Tensor) -> None:
+    _links_shape("transitions", transitions, emissions, 1)
+
+
+def skips_shape(skips: Tensor, emissions: Tensor) -> None:
+    _links_shape("skips", skips, emissions, 2)
+
+
+def _links_shape(name: str, links: Tensor, emissions: Tensor, distance: int) -> None:
     B, T, K = emissions.shape
-    _tensor("transitions", transitions, "(K, K) or (B, T-1, K, K) of floats")
-    if transitions.dim() == 3:
-        hint = "write transitions.unsqueeze(1) for one (K, K) per sequence, .unsqueeze(0) for one per step"
-        refuse("transitions", f"(K, K) or 4 dimensions ({hint})", _shape(transitions))
-    if transitions.dim() not in (2, 4) or transitions.shape[-2:] != (K, K):
-        refuse("transitions", f"(K, K) or (B or 1, T-1 or 1, K, K) with K = {K}", _shape(transitions))
-    if transitions.dim() == 4:
-        steps = (0, 1) if T == 1 else (1, T - 1)
-        if transitions.shape[0] not in (1, B) or transitions.shape[1] not in steps:
-            expected = f"({B} or 1, {T - 1} or 1, {K}, {K}), for emissions {tuple(emissions.shape)}"
-            refuse("transitions", expected, _shape(transitions))
-    floats("transitions", transitions)
-    same_device("transitions", transitions, emissions)
+    _tensor(name, links, f"(K, K) or (B, T-{distance}, K, K) of floats")
+    if links.dim() == 3:
+        hint = f"write {name}.unsqueeze(1) for one (K, K) per sequence, .unsqueeze(0) for one per step"
+        refuse(name, f"(K, K) or 4 dimensions ({hint})", _shape(links))
+    if links.dim() not in (2, 4) or links.shape[-2:] != (K, K):
+        refuse(name, f"(K, K) or (B or 1, T-{distance} or 1, K, K) with K = {K}", _shape(links))
+    if links.dim() == 4:
+        steps = max(T - distance, 0)
+        if links.shape[0] not in (1, B) or links.shape[1] not in (1, steps):
+            expected = f"({B} or 1, {steps} or 1, {K}, {K}), for emissions {tuple(emissions.shape)}"
+            refuse(name, expected, _shape(links))
+    floats(name, links)
+    same_device(name, links, emissions)
 
 
 def same_device(argument: str, tensor: Tensor, emissions: Tensor) -> None:
@@ -105,15 +113,17 @@ def label_mask_values(label_mask: Tensor) -> None:
 
 def finite(scores: ChainScores) -> None:
     """One pass detects a possible NaN or infinity; only then is every score tested, ignoring those that are unused."""
-    emissions, transitions = scores.emissions.detach(), scores.transitions.detach()
-    if is_eager(emissions) and uses_kernel(emissions):
+    emissions, transitions, skips = scores.emissions.detach(), scores.transitions.detach(), scores.skips
+    if uses_kernel(emissions):
         if kernel.is_finite(scores):
             return
-    elif math.isfinite((emissions.sum() + transitions.sum()).item()):
+    elif math.isfinite((emissions.sum() + transitions.sum() + (0 if skips is None else skips.detach().sum())).item()):
         return
     _all_finite("emissions", emissions, scores.valid())
     if emissions.shape[1] > 1:
         _all_finite("transitions", transitions, scores.pairs())
+    if emissions.shape[1] > 2 and skips is not None:
+        _all_finite("skips", skips.detach(), scores.skip_pairs())
 
 
 def _all_finite(name: str, tensor: Tensor, valid: Tensor | None) -> None:
@@ -192,3 +202,19 @@ def allowed_values(allowed: Tensor, scores: ChainScores) -> None:
     if bool(empty.any()):
         index = [int(k) for k in empty.nonzero()[0]]
         refuse("allowed", "at least one allowed label at every step", f"none at {index}")
+
+
+def same_chain(other: ChainScores, scores: ChainScores, values: bool) -> None:
+    """Two chains are compared over the same steps and labels."""
+    if other.emissions.shape != scores.emissions.shape:
+        refuse("other", f"a chain of emissions {tuple(scores.emissions.shape)}", _shape(other.emissions))
+    same_device("other", other.emissions, scores.emissions)
+    for name, mine, theirs in (
+        ("lengths", scores.alive(), other.alive()),
+        ("label_mask", scores.label_mask, other.label_mask),
+    ):
+        given = mine if theirs is None else theirs
+        if values and given is not None:
+            every = torch.ones_like(given)
+            if not torch.equal(every if mine is None else mine, every if theirs is None else theirs):
+                refuse("other", f"a chain of the same {name}", "another")

@@ -41,6 +41,15 @@ typedef struct {
   float *scaled;                 /* (B, T, K): grad_loss * gamma / s */
   int64_t *labels;               /* (B, T): the best path */
   double *score;                 /* (B,) */
+  const float *skips;            /* like transitions, or NULL: a first-order chain */
+  int64_t skip_stride_b, skip_stride_t;
+  double shift, skip_shift;      /* taken from transitions and skips before exp */
+  const float *factors;          /* (B, T, K): exp(emissions - top), 0 at masked labels */
+  float *filters, *exponentiated; /* (B, T-1, K, K) and (B, T-2, K, K): a and Phi */
+  float *scales;                 /* (B, T-1), rows scales_stride apart: m */
+  int64_t scales_stride;
+  float *grad_skips;             /* like skips, with strides of its own, or NULL */
+  int64_t grad_skip_stride_b, grad_skip_stride_t, skip_adds;
 } Chain;
 
 typedef float f8 __attribute__((vector_size(32)));
@@ -75,6 +84,7 @@ static void scratch_free(Scratch *w) { free(w->d[0]); }
 #define NAME(x) x##_any
 #define TARGET
 #include "kernel_steps.h"
+#include "kernel_second_order.h"
 #undef NAME
 #undef TARGET
 
@@ -84,6 +94,7 @@ static void scratch_free(Scratch *w) { free(w->d[0]); }
 #define NAME(x) x##_avx2
 #define TARGET __attribute__((target("avx2,fma")))
 #include "kernel_steps.h"
+#include "kernel_second_order.h"
 #undef NAME
 #undef TARGET
 #endif
@@ -158,7 +169,10 @@ static void drain(Queue *queue, Scratch *w) {
   restore_tiny(mode);
 }
 
-static int64_t scratch_size(const Chain *c) { return GROUP * (c->K + PANEL); }
+static int64_t scratch_size(const Chain *c) {
+  const int64_t vectors = GROUP * (c->K + PANEL), matrix = c->skips ? c->K * c->K : 0;
+  return vectors > matrix ? vectors : matrix;
+}
 
 static void *help(void *argument) {
   Queue *queue = argument;
@@ -242,3 +256,20 @@ EXPORT int phrasechain_subtract_targets(const Chain *c) {
 }
 
 EXPORT int phrasechain_viterbi(const Chain *c) { return run(c, PICK(viterbi), c->B); }
+
+/* ---- second order ---- */
+
+EXPORT int phrasechain_second_forward(const Chain *c) { return run(c, PICK(second_forward), c->B); }
+
+EXPORT int phrasechain_second_backward(const Chain *c) {
+  Chain alone = *c;
+  const int shared = (c->grad_adds && c->grad_stride_b == 0) || (c->skip_adds && c->grad_skip_stride_b == 0);
+  if (shared) alone.threads = 1;
+  return run(&alone, PICK(second_backward), c->B);
+}
+
+/* Of B matrices each; the right ones are right_stride apart, 0 for one that is shared. */
+EXPORT void phrasechain_max_plus(const double *left, const double *right, double *out, int64_t B, int64_t K,
+                                 int64_t right_stride) {
+  for (int64_t b = 0; b < B; b++) PICK(max_plus)(left + b * K * K, right + b * right_stride, out + b * K * K, K);
+}

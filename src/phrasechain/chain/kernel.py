@@ -28,7 +28,7 @@ _NO_MEMORY, _OUT_OF_RANGE = 1, 2  # status of a call
 _SHARED = 2  # in place of `careful`: the state was computed for one shared (K, K)
 
 
-class _Chain(ctypes.Structure):
+class Chain(ctypes.Structure):
     """``Chain`` of kernel.c, field by field."""
 
     _fields_ = (
@@ -39,6 +39,13 @@ class _Chain(ctypes.Structure):
         *((name, _POINTER) for name in ("grad_emissions", "grad_transitions")),
         *((name, _INT) for name in ("grad_stride_b", "grad_stride_t", "grad_adds")),
         *((name, _POINTER) for name in ("column_top", "exponentials", "panels", "scaled", "labels", "score")),
+        ("skips", _POINTER),
+        *((name, _INT) for name in ("skip_stride_b", "skip_stride_t")),
+        *((name, ctypes.c_double) for name in ("shift", "skip_shift")),
+        *((name, _POINTER) for name in ("factors", "filters", "exponentiated", "scales")),
+        ("scales_stride", _INT),
+        ("grad_skips", _POINTER),
+        *((name, _INT) for name in ("grad_skip_stride_b", "grad_skip_stride_t", "skip_adds")),
     )
 
 
@@ -71,6 +78,7 @@ def _open() -> ctypes.CDLL | None:
     if library is not None:
         library.phrasechain_panels.argtypes = [_INT]
         library.phrasechain_panels.restype = _INT
+        library.phrasechain_max_plus.argtypes = [_POINTER, _POINTER, _POINTER, _INT, _INT, _INT]
     return library
 
 
@@ -91,24 +99,32 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _chain(scores: ChainScores, q: Tensor | None = None) -> _Chain:
+def describe(scores: ChainScores, q: Tensor | None = None) -> Chain:
     """The fields that every call needs, in the order of the structure."""
-    over_b, over_t, _, _ = scores.transitions.shape
-    stride_b, stride_t, _, _ = scores.transitions.stride()
-    return _Chain(
+    chain = Chain(
         *scores.emissions.shape,
         torch.get_num_threads(),
         scores.emissions.data_ptr(),
         scores.transitions.data_ptr(),
-        stride_b if over_b > 1 else 0,
-        stride_t if over_t > 1 else 0,
+        *strides(scores.transitions),
         _pointer(scores.lengths),
         _pointer(scores.label_mask),
         _pointer(q),
     )
+    if scores.skips is not None:
+        chain.skips = scores.skips.data_ptr()
+        chain.skip_stride_b, chain.skip_stride_t = strides(scores.skips)
+    return chain
 
 
-def _call(name: str, chain: _Chain) -> int:
+def strides(links: Tensor) -> tuple[int, int]:
+    """Of sequences and of steps; 0 where broadcast."""
+    over_b, over_t, _, _ = links.shape
+    stride_b, stride_t, _, _ = links.stride()
+    return stride_b if over_b > 1 else 0, stride_t if over_t > 1 else 0
+
+
+def call(name: str, chain: Chain) -> int:
     library = _open()
     assert library is not None
     status: int = getattr(library, name)(ctypes.byref(chain))
@@ -119,7 +135,7 @@ def _call(name: str, chain: _Chain) -> int:
 
 def is_finite(scores: ChainScores) -> bool:
     """Whether all scores are finite, including those that no sequence uses."""
-    return _call("phrasechain_scan", _chain(scores)) == 0
+    return call("phrasechain_scan", describe(scores)) == 0
 
 
 def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -127,17 +143,17 @@ def forward(scores: ChainScores, q: Tensor | None) -> tuple[Tensor, Tensor, Tens
     B, T, K = scores.emissions.shape
     new = scores.emissions.new_empty  # independent of torch's default dtype and device
     loss, state, careful = new(B), new(B, T, K, dtype=torch.float64), new(B, dtype=torch.uint8)
-    chain = _chain(scores, q)
+    chain = describe(scores, q)
     chain.state, chain.careful, chain.loss = state.data_ptr(), careful.data_ptr(), loss.data_ptr()
     exponentials = new(saved_shape(scores))
     if exponentials.numel():
         column_top = _exponentiate(scores, exponentials)
         panels = _panels(chain, exponentials)
         chain.column_top = column_top.data_ptr()
-        if _call("phrasechain_shared_forward", chain) != _OUT_OF_RANGE:
+        if call("phrasechain_shared_forward", chain) != _OUT_OF_RANGE:
             return loss, state, careful.fill_(_SHARED), exponentials
         del panels
-    _call("phrasechain_forward", chain)
+    call("phrasechain_forward", chain)
     return loss, state, careful, exponentials
 
 
@@ -161,7 +177,7 @@ def backward(
     With ``grad_loss`` 1 and no ``q`` these are the marginals and the pair marginals. Unless one (K, K) is shared,
     ``exponentials`` is empty: the kernel recomputes them instead of storing them.
     """
-    chain = _chain(scores, q)
+    chain = describe(scores, q)
     grad_emissions = torch.empty_like(scores.emissions)
     chain.state, chain.careful, chain.grad_loss = state.data_ptr(), careful.data_ptr(), grad_loss.data_ptr()
     chain.grad_emissions = grad_emissions.data_ptr()
@@ -176,7 +192,7 @@ def backward(
         chain.grad_transitions = grad_transitions.data_ptr()
         chain.grad_stride_b = grad_transitions.stride(0) if shape[0] > 1 else 0
         chain.grad_stride_t = grad_transitions.stride(1) if shape[1] > 1 else 0
-    _call("phrasechain_backward", chain)
+    call("phrasechain_backward", chain)
     return grad_emissions, grad_transitions
 
 
@@ -190,7 +206,7 @@ def _exponentiate(scores: ChainScores, out: Tensor) -> Tensor:
     return column_top
 
 
-def _panels(chain: _Chain, exponentials: Tensor) -> Tensor:
+def _panels(chain: Chain, exponentials: Tensor) -> Tensor:
     """Allocate the buffer for the packed exponentials and set both pointers; the caller must keep the result alive."""
     library = _open()
     assert library is not None
@@ -200,13 +216,13 @@ def _panels(chain: _Chain, exponentials: Tensor) -> Tensor:
 
 
 def _shared_backward(
-    scores: ChainScores, chain: _Chain, state: Tensor, exponentials: Tensor, pairs: bool
+    scores: ChainScores, chain: Chain, state: Tensor, exponentials: Tensor, pairs: bool
 ) -> Tensor | None:
     K = scores.emissions.shape[2]
     panels = _panels(chain, exponentials)
     scaled = torch.empty_like(scores.emissions)  # (B, T, K)
     chain.scaled = scaled.data_ptr()
-    _call("phrasechain_shared_backward", chain)
+    call("phrasechain_shared_backward", chain)
     del panels
     if not pairs:
         return None
@@ -214,7 +230,7 @@ def _shared_backward(
     grad = (a.T @ scaled[:, 1:].reshape(-1, K)).mul_(exponentials)  # (K, K)
     chain.grad_transitions = grad.data_ptr()
     if chain.q is not None:
-        _call("phrasechain_subtract_targets", chain)
+        call("phrasechain_subtract_targets", chain)
     return grad[None, None]
 
 
@@ -224,7 +240,18 @@ def viterbi(scores: ChainScores) -> tuple[Tensor, Tensor]:
     new = scores.emissions.new_empty
     labels, score = new(B, T, dtype=torch.int64), new(B, dtype=torch.float64)
     deltas = new(B, T, K, dtype=torch.float64)
-    chain = _chain(scores)
+    chain = describe(scores)
     chain.state, chain.labels, chain.score = deltas.data_ptr(), labels.data_ptr(), score.data_ptr()
-    _call("phrasechain_viterbi", chain)
+    call("phrasechain_viterbi", chain)
     return labels, score
+
+
+def max_plus(left: Tensor, right: Tensor) -> Tensor:
+    """max_i left(i, j) + right(i, k) of (B, K, K) and (B or 1, K, K), float64."""
+    library = _open()
+    assert library is not None
+    left, right = left.contiguous(), right.contiguous()
+    (B, K, _), out = left.shape, torch.empty_like(left)
+    stride = K * K if len(right) > 1 else 0
+    library.phrasechain_max_plus(left.data_ptr(), right.data_ptr(), out.data_ptr(), B, K, stride)
+    return out

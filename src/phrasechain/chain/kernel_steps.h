@@ -141,11 +141,11 @@ static TARGET double NAME(dot)(const float *q, double q_total, const float *x, i
   return sum + NAME(sum8)(sums) + around * q_total;
 }
 
-/* sum q eps + sum q tau q - sum q log q: the loss is log Z minus this */
+/* sum q eps + sum q tau q + sum q phi q - sum q log q: the loss is log Z minus this */
 static TARGET double NAME(linear_terms)(const Chain *c, int64_t b, Scratch *w, int64_t n) {
   const int64_t K = c->K;
   const int32_t *rows = w->rows;
-  float *before = w->f[0], *now = w->f[1];
+  float *earlier = w->f[2], *before = w->f[0], *now = w->f[1];
   double total = 0;
   for (int64_t t = 0; t < NAME(length_of)(c, b); t++) {
     const int64_t at = (b * c->T + t) * K;
@@ -159,8 +159,13 @@ static TARGET double NAME(linear_terms)(const Chain *c, int64_t b, Scratch *w, i
     for (int64_t m = 0; t > 0 && m < n; m++)
       if (before[rows[m]] != 0)
         total += before[rows[m]] * NAME(dot)(now, q_total, tau + rows[m] * K, at_most, rows, n, K);
-    float *swap = before;
-    before = now, now = swap;
+    for (int64_t m = 0; c->skips && t > 1 && m < n; m++)
+      if (earlier[rows[m]] != 0) {
+        const float *phi = c->skips + b * c->skip_stride_b + (t - 2) * c->skip_stride_t + rows[m] * K;
+        total += earlier[rows[m]] * NAME(dot)(now, q_total, phi, at_most, rows, n, K);
+      }
+    float *swap = earlier;
+    earlier = before, before = now, now = swap;
   }
   return total;
 }
@@ -208,6 +213,9 @@ static TARGET int NAME(scan)(const Chain *c, int64_t b, Scratch *w) {
   (void)w;
   for (int64_t t = 0; t < steps; t++)
     fine &= NAME(is_finite)(c->transitions + b * c->stride_b + t * c->stride_t, K * K);
+  const int64_t skips = !c->skips || (!c->skip_stride_b && b) ? 0 : c->skip_stride_t ? c->T - 2 : c->T > 2;
+  for (int64_t t = 0; t < skips; t++)
+    fine &= NAME(is_finite)(c->skips + b * c->skip_stride_b + t * c->skip_stride_t, K * K);
   return fine ? OK : OUT_OF_RANGE;
 }
 

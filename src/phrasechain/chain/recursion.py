@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from phrasechain.chain.tracing import has_values
+
 #: Emission of a masked label: finite, and exp of it is 0 next to any real score.
 FLOOR = -1e30
 
@@ -26,6 +28,7 @@ class ChainScores:
     transitions: Tensor  # (B or 1, T-1 or 1, K, K), [..., i, j] from i to j
     lengths: Tensor | None = None  # (B,), None: all T
     label_mask: Tensor | None = None  # (B, K), None: all labels
+    skips: Tensor | None = None  # (B or 1, T-2 or 1, K, K), [..., i, j] for i at t-2 and j at t; None: first order
 
     def alive(self) -> Tensor | None:
         """(B, T): the steps before the end of each sequence; ``None`` where all are."""
@@ -44,13 +47,21 @@ class ChainScores:
 
     def pairs(self) -> Tensor | None:
         """(B or 1, T-1 or 1, K or 1, K or 1): the transitions in use; ``None`` where all are."""
+        return self._taken(self.transitions, 1)
+
+    def skip_pairs(self) -> Tensor | None:
+        """(B or 1, T-2 or 1, K or 1, K or 1): the skips in use; ``None`` where all are."""
+        return None if self.skips is None else self._taken(self.skips, 2)
+
+    def _taken(self, links: Tensor, distance: int) -> Tensor | None:
+        """Which of the ``links`` between steps t - distance and t are in use."""
         alive, labels = self.alive(), self.label_mask
         B, T, _ = self.emissions.shape
-        over_b, over_t = self.transitions.shape[:2]
-        if T == 1 or (alive is None and labels is None):
+        over_b, over_t = links.shape[:2]
+        if distance >= T or (alive is None and labels is None):
             return None
         every = torch.ones(B, 1, dtype=torch.bool, device=self.emissions.device)
-        reached = every if alive is None else alive[:, 1 : over_t + 1]  # (B, T-1 or 1)
+        reached = every if alive is None else alive[:, distance : over_t + distance]  # (B, T-1 or 1)
         labels = every if labels is None else labels  # (B, K or 1)
         if over_b > 1:
             return reached[:, :, None, None] & labels[:, None, :, None] & labels[:, None, None, :]
@@ -63,15 +74,17 @@ class ChainScores:
         ``where`` rather than a product (0 · NaN is NaN), so the gradient of unused values is exactly 0. Transitions
         keep their broadcast shape: the emissions' ``FLOOR`` alone excludes a masked label.
         """
-        emissions, transitions = self.emissions, self.transitions
-        alive, labels, pairs = self.alive(), self.label_mask, self.pairs()
+        emissions, transitions, skips = self.emissions, self.transitions, self.skips
+        alive, labels, pairs, skip_pairs = self.alive(), self.label_mask, self.pairs(), self.skip_pairs()
         if labels is not None:
             emissions = torch.where(labels[:, None, :], emissions, FLOOR)  # (B, T, K)
         if alive is not None:
             emissions = torch.where(alive[:, :, None], emissions, 0.0)
         if pairs is not None:
             transitions = torch.where(pairs, transitions, 0.0)
-        return CleanScores(emissions, transitions, alive, labels)
+        if skips is not None and skip_pairs is not None:
+            skips = torch.where(skip_pairs, skips, 0.0)
+        return CleanScores(emissions, transitions, alive, labels, skips)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +95,19 @@ class CleanScores:
     transitions: Tensor  # (B or 1, T-1 or 1, K, K)
     alive: Tensor | None  # (B, T)
     labels: Tensor | None  # (B, K)
+    skips: Tensor | None = None  # (B or 1, T-2 or 1, K, K)
 
     def double(self) -> CleanScores:
         """For recursions in float64; the transitions stay as they are and are promoted where they are added."""
-        return CleanScores(self.emissions.double(), self.transitions, self.alive, self.labels)
+        return CleanScores(self.emissions.double(), self.transitions, self.alive, self.labels, self.skips)
 
     def steps(self) -> list[Tensor]:
         """T - 1 transitions (B or 1, K, K); ``unbind``, since indexing in a loop makes backward quadratic in T."""
-        steps = self.emissions.shape[1] - 1
-        if self.transitions.shape[1] == steps:
-            return list(self.transitions.unbind(1))
-        return [self.transitions[:, 0]] * steps
+        return _unbind(self.transitions, self.emissions.shape[1] - 1)
+
+    def skip_steps(self) -> list[Tensor]:
+        """T - 2 skips (B or 1, K, K), the first of which ends at the third step."""
+        return [] if self.skips is None else _unbind(self.skips, self.emissions.shape[1] - 2)
 
     def keep(self, t: int, new: Tensor, old: Tensor | float) -> Tensor:
         """``new`` (B, ...) where step t is within the sequence, ``old`` where it is past the end."""
@@ -100,6 +115,12 @@ class CleanScores:
             return new
         alive = self.alive[:, t]
         return torch.where(alive.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+def _unbind(links: Tensor, steps: int) -> list[Tensor]:
+    if steps <= 0:
+        return []
+    return list(links.unbind(1)) if links.shape[1] == steps else [links[:, 0]] * steps
 
 
 def filters(chain: CleanScores) -> tuple[list[Tensor], Tensor]:
@@ -155,13 +176,16 @@ def entropy(chain: CleanScores) -> Tensor:
 
 
 def path_score(chain: CleanScores, labels: Tensor) -> Tensor:
-    """Σ_t ε_t(y_t) + τ_t(y_{t-1}, y_t) of labels (B, n, T): (B, n), differentiable."""
+    """Σ_t ε_t(y_t) + τ_t(y_{t-1}, y_t) + φ_t(y_{t-2}, y_t) of labels (B, n, T): (B, n), differentiable."""
     each = chain.emissions.gather(2, labels.transpose(1, 2)).double()  # (B, T, n)
     total = (each if chain.alive is None else torch.where(chain.alive[:, :, None], each, 0.0)).sum(1)  # (B, n)
     B = labels.shape[0]
     rows = torch.arange(B, device=labels.device)[:, None]
     for t, step in enumerate(chain.steps(), start=1):
         each = step.expand(B, -1, -1)[rows, labels[:, :, t - 1], labels[:, :, t]]  # (B, n)
+        total = total + chain.keep(t, each, 0.0)
+    for t, skip in enumerate(chain.skip_steps(), start=2):
+        each = skip.expand(B, -1, -1)[rows, labels[:, :, t - 2], labels[:, :, t]]  # (B, n)
         total = total + chain.keep(t, each, 0.0)
     return total.to(chain.emissions.dtype)
 
@@ -240,7 +264,7 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]
     B, T, K = emissions.shape
     seen = labelled.cumsum(1)  # (B, T): labelled steps so far
     counts = seen[:, -1]  # (B,)
-    S = T if torch.compiler.is_compiling() else max(int(counts.max()), 1)
+    S = max(int(counts.max()), 1) if has_values(emissions) else T
     nothing = torch.zeros_like(emissions[:, 0])  # (B, K)
     from_left, from_right = [nothing], [nothing]  # messages from the ends of the sequence to each step
     for t in range(T - 2, -1, -1):
@@ -272,13 +296,13 @@ def contract(chain: CleanScores, labelled: Tensor) -> tuple[ChainScores, Tensor]
 
 
 def _may_hold(condition: Tensor) -> bool:
-    """Whether it holds anywhere; True while compiling, when values are unknown."""
-    return torch.compiler.is_compiling() or bool(condition.any())
+    """Whether it holds anywhere; True while tracing, when values are unknown."""
+    return not has_values(condition) or bool(condition.any())
 
 
 def _through(gap: Tensor, link: Tensor, emissions: Tensor, step: Tensor) -> Tensor:
-    """Where ``gap`` (B,): log Σ_j exp(link(i, j) + ε(j) + step(j, k)); elsewhere ``step`` (B, K, K) unchanged."""
-    if torch.compiler.is_compiling():  # compilers fuse this sum; the K³ values are never stored
+    """Where ``gap`` (B,): log Σ_j exp(link(i, j) + ε(j) + step(j, k)), elsewhere ``step`` (B, K, K) unchanged."""
+    if not has_values(link):  # compilers fuse this sum; the K³ values are never stored
         inner = (link + emissions[:, None, :])[:, :, :, None] + step[:, None, :, :]
         return torch.where(gap[:, None, None], torch.logsumexp(inner, 2), step)
     rows = gap.nonzero()[:, 0]
@@ -286,14 +310,16 @@ def _through(gap: Tensor, link: Tensor, emissions: Tensor, step: Tensor) -> Tens
 
 
 def log_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """Matrix product in the log semiring: log Σ_j exp(left(i, j) + right(j, k)) of (N, K, K) matrices.
+    """Matrix product in the log semiring: log Σ_j exp(left(i, j) + right(j, k)) of (N, I, J) and (N or 1, J, K).
 
-    A product of float64 exponentials; where the range of the scores exceeds float64 (about 600), logsumexp row by row.
+    A product of float64 exponentials; where the range of the scores exceeds float64 (about 600), and while tracing,
+    when values are unknown, logsumexp row by row.
     """
-    a, b = left.double(), right.double()
-    top_a, top_b = a.detach().amax(2, keepdim=True), b.detach().amax(1, keepdim=True)
-    product = (a - top_a).exp() @ (b - top_b).exp()  # (N, K, K)
-    if bool((product.detach() > 1e-280).all()):
-        return (product.log() + top_a + top_b).to(left.dtype)
+    a, b, dtype = left.double(), right.double(), torch.promote_types(left.dtype, right.dtype)
+    if has_values(left):
+        top_a, top_b = a.detach().amax(2, keepdim=True), b.detach().amax(1, keepdim=True)
+        product = (a - top_a).exp() @ (b - top_b).exp()  # (N, I, K)
+        if bool((product.detach() > 1e-280).all()):
+            return (product.log() + top_a + top_b).to(dtype)
     exact = [torch.logsumexp(row[:, :, None] + b, 1) for row in a.unbind(1)]  # each (N, K)
-    return torch.stack(exact, 1).to(left.dtype)
+    return torch.stack(exact, 1).to(dtype)

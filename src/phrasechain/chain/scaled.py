@@ -72,7 +72,7 @@ def _shift(chain: CleanScores) -> float | None:
     return 0.0 if max(-low, high) <= RANGE / 2 else high
 
 
-def _linear(chain: CleanScores, q: Tensor) -> Tensor:
+def linear_emissions(chain: CleanScores, q: Tensor) -> Tensor:
     """Σ q ε − Σ q log q, (B,) in float64; emissions relative to their maximum, so a constant costs no precision."""
     top = chain.emissions.amax(-1)  # (B, T)
     about = (q * (chain.emissions - top[:, :, None])).sum(-1)  # (B, T)
@@ -80,7 +80,7 @@ def _linear(chain: CleanScores, q: Tensor) -> Tensor:
     return (about + top.double() * q.sum(-1, dtype=torch.float64) - negative_entropy).sum(-1)
 
 
-def _expected(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
+def expected_links(transitions: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Σ_t q_{t-1} τ_t q_t, (B,), of (B or 1, n or 1, K, K) and (B, n, K)."""
     if transitions.shape[-1] < 32:  # many small matrix products are slower than one large sum
         rows = (before[:, :, :, None] * transitions).sum(2)  # (B, n, K)
@@ -131,14 +131,14 @@ def _forward_scaled(chain: CleanScores, q: Tensor | None, shift: float, exponent
     one = torch.ones_like(top[:, 0])  # (B, 1)
     a_steps = a.unbind(1)  # views: indexing in the loop would take as long as the sums
     sums, scales = [a_steps[0]], [one]
-    linear = 0.0 if q is None else _linear(chain, q)
+    linear = 0.0 if q is None else linear_emissions(chain, q)
     for start, stop in _blocks(chain):
         given = _of_block(chain.transitions, start, stop)  # (B or 1, n, K, K)
         given = given if shift == 0 else given - shift
         block = torch.exp(given, out=_of_block(exponentials, start, stop))
         if q is not None:
             before, after = q[:, start:stop], q[:, start + 1 : stop + 1]  # (B, n, K)
-            linear = linear + _expected(given, before, after)
+            linear = linear + expected_links(given, before, after)
             if shift != 0:
                 totals = before.sum(-1, dtype=torch.float64) * after.sum(-1, dtype=torch.float64)  # (B, n)
                 linear = linear + shift * totals.sum(-1)
@@ -225,7 +225,7 @@ def _forward_in_logs(chain: CleanScores, q: Tensor | None) -> tuple[Tensor, Tens
     double = chain.double()
     alphas, log_z = filters(double)
     if q is not None:
-        log_z = log_z - _linear(double, q.double())
+        log_z = log_z - linear_emissions(double, q.double())
         for t, step in enumerate(chain.steps(), start=1):
             log_z = log_z - (_times(q[:, t - 1].double(), step.double()) * q[:, t]).sum(-1)
     return log_z, torch.stack(alphas, 1)
