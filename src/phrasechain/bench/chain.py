@@ -28,6 +28,8 @@ ChainShape = tuple[int, int, int]  # B sequences, T steps, K labels
 SHAPES: tuple[ChainShape, ...] = ((16, 3, 100), (16, 8, 100), (64, 32, 20), (32, 128, 10), (4, 16, 500))
 PEER = "pytorch-crf nll"
 DECODE_PEER = "pytorch-crf decode"
+FIRST_ORDER, SECOND_ORDER = "kl, full transitions, compiled", "kl, transitions and skips, compiled"
+PRODUCTS = "three matrix products per step, alone"
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Inputs:
 
     emissions: Tensor  # (B, T, K)
     transitions: Tensor  # (B, T-1, K, K)
+    skips: Tensor  # (B, T-2, K, K)
     shared: Tensor  # (K, K)
     q: Tensor  # (B, T, K)
     labels: Tensor  # (B, T)
@@ -52,7 +55,8 @@ class Inputs:
         q = torch.rand(B, T, K, generator=generator)
         q = torch.where(q >= q.topk(min(5, K), -1).values[..., -1:], q, 0.0)
         labels = torch.randint(K, (B, T), generator=generator)
-        return Inputs(normal(B, T, K), normal(B, T - 1, K, K), normal(K, K), q / q.sum(-1, keepdim=True), labels)
+        links = normal(B, T - 1, K, K), normal(B, T - 2, K, K)
+        return Inputs(normal(B, T, K), *links, normal(K, K), q / q.sum(-1, keepdim=True), labels)
 
     def pytorch_crf(self) -> torch.nn.Module:
         if "pytorch-crf" not in self.peers:
@@ -62,7 +66,7 @@ class Inputs:
         return self.peers["pytorch-crf"]
 
     def clear(self) -> None:
-        for tensor in (self.emissions, self.transitions, self.shared):
+        for tensor in (self.emissions, self.transitions, self.skips, self.shared):
             tensor.grad = None
         for module in self.peers.values():
             module.zero_grad(set_to_none=True)
@@ -75,6 +79,28 @@ def kl_full(x: Inputs) -> None:
 def kl_full_pure_torch(x: Inputs) -> None:
     with kernel.disabled():
         kl_full(x)
+
+
+def kl_skips(x: Inputs) -> None:
+    ChainCRF(x.emissions, x.transitions, skips=x.skips).kl(x.q).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def kl_skips_pure_torch(x: Inputs) -> None:
+    with kernel.disabled():
+        kl_skips(x)
+
+
+def products(x: Inputs) -> None:
+    """The three batched matrix products that skips cost per step, alone."""
+    with torch.no_grad():
+        for skip in x.skips.unbind(1):
+            before = x.transitions[:, 0]
+            torch.bmm(before.transpose(1, 2), skip), torch.bmm(before, skip), torch.bmm(before, skip.transpose(1, 2))
+
+
+def viterbi_skips(x: Inputs) -> None:
+    with torch.no_grad():
+        ChainCRF(x.emissions, x.transitions, skips=x.skips).viterbi()
 
 
 def nll_shared(x: Inputs) -> None:
@@ -122,17 +148,21 @@ def floor(x: Inputs) -> None:
 
 Method = Callable[[Inputs], None]
 METHODS: dict[str, tuple[Method, str]] = {
-    "kl, full transitions, compiled": (kl_full, PEER),
+    FIRST_ORDER: (kl_full, PEER),
     "kl, full transitions, pure torch": (kl_full_pure_torch, PEER),
     "nll, one shared (K, K)": (nll_shared, PEER),
+    SECOND_ORDER: (kl_skips, PEER),
+    "kl, transitions and skips, pure torch": (kl_skips_pure_torch, PEER),
+    PRODUCTS: (products, PEER),
     "logsumexp loop, autograd": (plain_loop, PEER),
     "torch-struct, log Z": (torch_struct, PEER),
     "floor": (floor, PEER),
     PEER: (pytorch_crf_nll, PEER),
     "viterbi, full transitions": (viterbi_full, DECODE_PEER),
+    "viterbi, transitions and skips": (viterbi_skips, DECODE_PEER),
     DECODE_PEER: (pytorch_crf_decode, DECODE_PEER),
 }
-MEMORY_OF = ("kl, full transitions, compiled", "kl, full transitions, pure torch", "logsumexp loop, autograd")
+MEMORY_OF = (FIRST_ORDER, "kl, full transitions, pure torch", SECOND_ORDER, "logsumexp loop, autograd")
 
 
 def methods_for(shape: ChainShape) -> list[str]:
@@ -140,7 +170,7 @@ def methods_for(shape: ChainShape) -> list[str]:
     B, T, K = shape
     names = list(METHODS)
     if backend() != "compiled":
-        names.remove("kl, full transitions, compiled")
+        names = [name for name in names if name not in (FIRST_ORDER, SECOND_ORDER)]
     if find_spec("torchcrf") is None:
         names = [name for name in names if name not in (PEER, DECODE_PEER)]
     if find_spec("torch_struct") is None or B * T * K**3 * 4 > 2e9:  # its scan stores (B, T/2, K, K, K)
@@ -190,7 +220,7 @@ def _time(method: Method, x: Inputs) -> float:
 
 
 def relative_peak_memory(name: str, shape: ChainShape) -> float:
-    """Peak memory of one forward and backward pass as a multiple of the transitions' size, their gradient included.
+    """Peak memory of a forward and backward pass as a multiple of transitions (and skips), their gradients included.
 
     Measured in a separate process, on a batch enlarged until the transitions take 64 MB.
     """
@@ -207,7 +237,7 @@ def _peak_of_one_pass(name: str, shape: ChainShape) -> float:
     x = Inputs.random(shape)
     before = peak_bytes()
     METHODS[name][0](x)
-    return (peak_bytes() - before) / x.transitions.nbytes
+    return (peak_bytes() - before) / (x.transitions.nbytes + (x.skips.nbytes if name == SECOND_ORDER else 0))
 
 
 def bench_chain(threads: tuple[int, ...] = (1, 2), seconds: float = 4.0, memory: bool = True) -> dict[str, object]:
@@ -244,10 +274,11 @@ def print_chain(results: dict[str, object], console: Console) -> None:
             table.add_column(label, justify="right")
         for name, (_, peer) in METHODS.items():
             table.add_row(name, *(_cell(by_shape[label], name, peer) for label in by_shape))
+        _add_second_order(table, by_shape)
         print_table(table, console)
     peaks = results.get("peak_memory")
     if isinstance(peaks, dict):
-        table = Table(title="peak memory over the transitions, gradient included")
+        table = Table(title="peak memory over the transitions (and skips), gradients included")
         table.add_column("B,T,K =")
         for shape in SHAPES:
             table.add_column(_label(shape), justify="right")
@@ -256,6 +287,13 @@ def print_chain(results: dict[str, object], console: Console) -> None:
         print_table(table, console)
     if find_spec("torchcrf") is None:
         console.print("pytorch-crf is not installed, so there are no ratios: pip install 'phrasechain[dev]'")
+
+
+def _add_second_order(table: Table, by_shape: dict[str, dict[str, float]]) -> None:
+    """What skips cost, as a multiple of the chain without them and of the products that they cannot do without."""
+    if all(SECOND_ORDER in times for times in by_shape.values()):
+        ratios = (times[SECOND_ORDER] / (times[FIRST_ORDER] + times[PRODUCTS]) for times in by_shape.values())
+        table.add_row("skips over (no skips + products)", *(f"{ratio:.2f}" for ratio in ratios))
 
 
 def _cell(times: dict[str, float], name: str, peer: str) -> str:
