@@ -1,16 +1,19 @@
 """Chains with skips against brute-force enumeration, method by method."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from enumeration import Case, cases
 from phrasechain import ChainCRF
-from phrasechain.chain import second_order_gaps
+from phrasechain.chain import second_order, second_order_gaps
+from phrasechain.chain.recursion import ChainScores
 
 EXACT = 1e-10
 slow_data = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
@@ -284,3 +287,40 @@ def test_three_steps_are_the_fully_connected_model() -> None:
     turned = ChainCRF(emissions[:, [1, 0, 2]], torch.stack([ab.T, ac])[None], skips=bc)
     assert_close(straight.log_partition, turned.log_partition)
     assert_close(straight.marginals[:, [1, 0, 2]], turned.marginals)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches how many values the largest tensor has that any operation makes."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, (tuple, list)) else [found]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return found
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_nothing_of_the_size_of_all_triples_is_built(scale: float) -> None:
+    """Neither by Viterbi and k-best nor in the log domain, its gradient included."""
+    B, T, K, n = 2, 4, 24, 3
+    torch.manual_seed(0)
+    scores = ChainScores(
+        torch.randn(B, T, K) * scale,
+        torch.randn(B, T - 1, K, K) * scale,
+        None,
+        None,
+        torch.randn(B, T - 2, K, K) * scale,
+    )
+    for call in (
+        lambda: second_order.viterbi(scores.clean()),
+        lambda: second_order.kbest(scores.clean(), n),
+        lambda: second_order.smooth_pairs(scores.clean().double()),
+        lambda: second_order.entropy(scores.clean().double()),
+        lambda: second_order.sample(scores.clean(), n, None),
+    ):
+        with LargestTensor() as watch:
+            call()
+        assert 0 < watch.largest <= B * T * K * K

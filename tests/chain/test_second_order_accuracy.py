@@ -254,6 +254,7 @@ def test_gradient_reaches_the_target(labelled: Tensor | None) -> None:
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["kl", "nll", "partial_nll", "log_partition"])
 def test_losses_compile_in_one_graph(each_backend: str, name: str) -> None:
