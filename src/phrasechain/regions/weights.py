@@ -14,10 +14,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, unknown_name
 from phrasechain.core.files import write_atomically
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.regions.network import RegionNetwork, remove_norms, without_norms
+from phrasechain.regions.trunk import LITE0, SHAPES
 from phrasechain.store.shard import MAX_DIMENSION
 
 REGIONS_FORMAT = "phrasechain regions 3"
@@ -45,7 +46,9 @@ def save_network(path: Path, network: RegionNetwork) -> None:
     state = _renamed(without_norms(network).state_dict(), _IN_FILE)
     tensors = {name: tensor.half().contiguous() for name, tensor in state.items()}
     tensors[_SIDES] = network.sides.float()
-    shape = {"dimension": network.dimension, "size": network.size}
+    shape: dict[str, Any] = {"dimension": network.dimension, "size": network.size}
+    if network.trunk.shape != LITE0:  # files of Lite0 never named it
+        shape["trunk"] = network.trunk.shape.name
     write_atomically(path, _with_sorted_header(save(tensors, {"format": REGIONS_FORMAT, "shape": json.dumps(shape)})))
 
 
@@ -77,13 +80,15 @@ def load_network(path: Path | None = None) -> Loaded:
 
 def _empty_network(shape: Any, sides: Tensor) -> RegionNetwork:
     """A network of the shape that a file claims, once its sizes are known to be sensible."""
-    dimension, size = shape["dimension"], shape["size"]
+    dimension, size, trunk = shape["dimension"], shape["size"], shape.get("trunk", LITE0.name)
     if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
         raise DataError(f"broken {_WHAT}: the dimension must be a number from 1 to {MAX_DIMENSION}")
     if type(size) is not int or not 32 <= size <= _LARGEST_SIDE or size % 32:
         raise DataError(f"broken {_WHAT}: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
     if sides.ndim != 3 or len(sides) != 2 or sides.shape[2] != 2 or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
         raise DataError(f"broken {_WHAT}: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
-    network = RegionNetwork(dimension, sides, size)
+    if not isinstance(trunk, str) or trunk not in SHAPES:
+        raise DataError(f"broken {_WHAT}: {unknown_name('trunk', str(trunk), SHAPES)}")
+    network = RegionNetwork(dimension, sides, size, SHAPES[trunk])
     remove_norms(network)
     return network

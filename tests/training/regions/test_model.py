@@ -3,7 +3,6 @@ import torch
 from phrasechain.regions.network import RegionNetwork
 from phrasechain.training.regions.model import LOSS_WEIGHTS, RegionTrainingModel, stack_targets
 from phrasechain.training.regions.vocabulary import RegionTargets
-from published import random_weights
 
 ONE = RegionTargets(
     torch.tensor([[0.1, 0.1, 0.4, 0.4], [0.6, 0.6, 0.9, 0.9]]), ((0, 2), (1,)), ((0, (2,)), (1, (1, 3)))
@@ -50,15 +49,6 @@ def test_photos_that_teach_nothing_are_no_error() -> None:
     model = make_training_model()
     losses = model(model.network.trunk(torch.zeros(1, 3, 64, 64)), stack_targets([NONE], 4))
     assert all(loss.isfinite() for loss in losses.values())
-
-
-def test_published_weights_fill_the_trunk_and_the_layer_after_it() -> None:
-    model, weights = make_training_model(), random_weights()
-    model.load_published(weights)
-    scale = weights["_bn1.weight"] / (weights["_bn1.running_var"] + 1e-3).sqrt()
-    torch.testing.assert_close(
-        model.network.widen.weight, torch.nn.Parameter(weights["_conv_head.weight"] * scale[:, None, None, None])
-    )
 
 
 def test_every_weight_is_one_part_of_the_model() -> None:

@@ -22,11 +22,12 @@ from phrasechain.core.settings import make_settings
 from phrasechain.data.dataset import load_examples
 from phrasechain.regions.extractor import as_input
 from phrasechain.regions.pixels import read_photo
-from phrasechain.regions.trunk import Trunk, fold_published
+from phrasechain.regions.trunk import Trunk
 from phrasechain.training.log import read_metrics
 from phrasechain.training.loop import Trainer
 from phrasechain.training.regions.settings import RegionSettings
 from phrasechain.training.regions.task import RegionTask, ema_decay, train_regions
+from phrasechain.training.regions.trunk_weights import fold_published
 from published import random_weights
 from tiny_photos import write_dataset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from phrasechain.regions.network import DenseProposals, FeatureMaps, ProposalHead, RegionNetwork, RegionOutputs
 from phrasechain.regions.select import best_boxes
-from phrasechain.regions.trunk import fold, fold_published
 from phrasechain.training.regions.losses import phrase_loss, proposal_losses, quality_losses, word_loss
 from phrasechain.training.regions.vocabulary import RegionTargets
 
@@ -73,11 +72,6 @@ class RegionTrainingModel(nn.Module):
         network.region_head.judge.load_state_dict(_quiet(network.region_head.judge))
         nn.init.constant_(self.words.bias, _RARE)
         nn.init.normal_(self.phrase.weight, std=0.5)
-
-    def load_published(self, weights: Mapping[str, Tensor]) -> None:
-        """Start the trunk, and the layer after it, from published ImageNet weights."""
-        self.network.trunk.load_state_dict(fold_published(weights))
-        self.network.widen.load_state_dict(fold(weights, "_conv_head", "_bn1"))
 
     def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """The weights that learn: of all heads, and of the trunk."""

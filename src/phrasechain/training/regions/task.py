@@ -32,7 +32,7 @@ from phrasechain.training.regions.losses import NEAR
 from phrasechain.training.regions.map_cache import keep_maps
 from phrasechain.training.regions.model import LOSS_WEIGHTS, RegionTrainingModel, stack_targets
 from phrasechain.training.regions.settings import RegionSettings, check_settings, with_shape_of
-from phrasechain.training.regions.start import is_region_network, make_training_model, new_network
+from phrasechain.training.regions.start import Start, is_region_network, make_training_model, new_network, read_start
 from phrasechain.training.regions.steps import RegionBatch, RegionBatches, photo_path
 from phrasechain.training.regions.vocabulary import Vocabulary, build_vocabulary, read_targets
 from phrasechain.training.run_folder import FORMAT_KEY, claimed
@@ -48,19 +48,19 @@ _WARM_UP, _LAST_RATE = 0.05, 0.01  # shares of the steps and of the peak
 def train_regions(data: Path, out: Path, start: Path, settings: RegionSettings | None = None) -> Path:
     """Train on the ``fit`` part of the data's train split, watch ``dev``, and write the weights; return their path.
 
-    ``start`` are the published ImageNet weights of EfficientNet-Lite0, or a region network (.safetensors) whose layers
-    are all fine-tuned; it keeps its shape. A run that is finished is left as it is.
+    ``start`` are the published ImageNet weights of an EfficientNet-Lite, a detector's trunk (.safetensors), or a region
+    network (.safetensors) whose layers are all fine-tuned; it keeps its shape. A run that is finished is left as it is.
     """
     settings = settings or RegionSettings()
     check_settings(settings)
     keep_freed_memory()
-    known = load_network(start).network if is_region_network(start) else None
-    if known is not None:
+    known = load_network(start).network if is_region_network(start) else read_start(start)
+    if isinstance(known, RegionNetwork):
         settings = with_shape_of(settings, known)
     limit = settings.data.limit or None
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
     _require_photos(data, fit, dev)
-    task, plan = _build(fit, dev, start, known, out / _MAPS, settings)
+    task, plan = _build(fit, dev, known, out / _MAPS, settings)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(settings),
@@ -86,8 +86,7 @@ def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
 def _build(
     fit: Sequence[Example],
     dev: Sequence[Example],
-    start: Path,
-    known: RegionNetwork | None,
+    known: RegionNetwork | Start,
     maps: Path,
     settings: RegionSettings,
 ) -> tuple[RegionTask, Plan]:
@@ -96,14 +95,17 @@ def _build(
     vocabulary = build_vocabulary(fit, settings.data.rare_word)
     targets = [read_targets(example, vocabulary) for example in fit]
     torch.manual_seed(options.seed)
+    start = known if isinstance(known, Start) else None
     model = make_training_model(
-        known or new_network(targets, **asdict(settings.network)),
+        known
+        if isinstance(known, RegionNetwork)
+        else new_network(targets, **asdict(settings.network), shape=known.shape),
         len(vocabulary),
-        None if known else start,
+        start,
         frozen_stages=options.frozen_stages,
         drop_path=options.drop_path,
     )
-    head_epochs = 0 if known else min(options.head_epochs, options.epochs - 1)
+    head_epochs = 0 if start is None else min(options.head_epochs, options.epochs - 1)
     batches = RegionBatches(
         fit, targets, vocabulary, settings.network.size, options.batch, options.seed, maps=maps, map_epochs=head_epochs
     )
