@@ -24,6 +24,10 @@ def train_regions(
             "region network (.safetensors, or the embedded one) to fine-tune.",
         ),
     ] = "lite0",
+    boxes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Learn from these photos as well: JSON lines with boxes of classes."),
+    ] = None,
     preset: Preset = "default",
     config: ConfigFile = None,
     settings: Settings = None,
@@ -54,7 +58,7 @@ def train_regions(
         data__limit=limit,
     )
     values = make_settings(RegionSettings(), config, [*given, *(settings or ())], preset)
-    typer.echo(printable(str(run(data, out, start_file(start), values))))
+    typer.echo(printable(str(run(data, out, start_file(start), values, boxes))))
 
 
 def extract(

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.training.regions.losses import (
+    Supervision,
     assign,
     giou_xyxy,
     phrase_loss,
@@ -118,3 +119,68 @@ def test_phrases_that_no_box_fits_are_left_out() -> None:
     p = scores[0].softmax(-1)
     expected = (q[:2] * (q[:2] / p[:2]).log()).sum()
     torch.testing.assert_close(phrase_loss(scores, boxes, gold), expected)
+
+
+def supervision(*photos: tuple[float, bool]) -> Supervision:
+    weight, is_partial = zip(*photos, strict=True)
+    return Supervision(torch.tensor(weight, dtype=torch.float64), torch.tensor(is_partial))
+
+
+def test_anchors_that_stand_for_nothing_are_no_negatives_of_partial_targets() -> None:
+    generator = torch.Generator().manual_seed(4)
+    anchors, named = random_boxes(generator, 60), random_boxes(generator, 2, 2)
+    boxes = anchors + 0.01
+    score = torch.randn(2, 60, generator=generator, dtype=torch.float64)
+    stands, owner = assign(anchors, named)
+    judged, extent, count = [], [], 0.0
+    for image, (weight, is_partial) in enumerate(photos := ((1.0, False), (0.5, True))):
+        for place in range(60):
+            gold, target = named[image, owner[image, place]], torch.zeros((), dtype=torch.float64)
+            if stands[image, place]:
+                target = iou_xyxy(boxes[place], gold)
+                extent.append(weight * (1 - giou_xyxy(boxes[place], gold)))
+                count += weight
+            if stands[image, place] or not is_partial:
+                judged.append(weight * F.binary_cross_entropy_with_logits(score[image, place], target))
+    found = proposal_losses(score, boxes.expand(2, -1, -1), anchors, named, supervision(*photos))
+    torch.testing.assert_close(found, (sum(judged) / count, sum(extent) / count))
+    score.requires_grad_()
+    proposal_losses(score, boxes.expand(2, -1, -1), anchors, named, supervision(*photos))[0].backward()
+    assert score.grad is not None
+    assert (score.grad[1][~stands[1]] == 0).all()
+    assert (score.grad[0] != 0).all()
+
+
+def test_boxes_near_nothing_are_not_judged_with_partial_targets() -> None:
+    named = torch.tensor([[[0.0, 0, 0.5, 0.5]], [[0.0, 0, 0.5, 0.5]]])
+    boxes = torch.tensor([[0.0, 0, 0.5, 0.4], [0.6, 0.6, 0.9, 0.9]]).expand(2, 2, 4)
+    quality = torch.tensor([[0.3, -0.4], [1.0, 2.0]])
+    judged, extent = quality_losses(
+        quality, boxes, boxes, named, Supervision(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
+    )
+    one, none, other = (
+        F.binary_cross_entropy_with_logits(torch.tensor(logit), torch.tensor(target))
+        for logit, target in ((0.3, 0.8), (-0.4, 0.0), (1.0, 0.8))
+    )
+    torch.testing.assert_close(judged, (one + none + 2 * other) / 4)
+    torch.testing.assert_close(extent, torch.tensor(0.2))
+
+
+def test_unknown_words_count_for_nothing_unless_another_box_shows_them() -> None:
+    named = torch.tensor([[[0.0, 0, 1, 1], [0.0, 0, 1, 0.8]]])
+    words = torch.tensor([[[1.0, 0, 0, 0], [0, 1, 0, 0]]])
+    unknown = torch.tensor([[[False, True, True, False], [False, False, False, False]]])
+    boxes = torch.tensor([[[0.0, 0, 1, 0.9]]])  # near both: shows 0 and 1, 2 is open, 3 absent
+    logits = torch.tensor([[[2.0, -1.0, 0.5, 0.7]]])
+    chosen = torch.tensor([0, 1, 3])
+    expected = F.binary_cross_entropy_with_logits(logits[0, 0, chosen], torch.tensor([1.0, 1.0, 0.0]), reduction="sum")
+    torch.testing.assert_close(word_loss(logits, boxes, named, words, unknown), expected)
+
+
+def test_phrases_are_averaged_by_their_weight() -> None:
+    boxes = torch.tensor([[0.0, 0, 1, 1], [0.9, 0.9, 1, 1]]).expand(2, 2, 4)
+    scores = torch.tensor([[0.3, -0.2], [1.0, 2.0]])
+    gold = boxes[:, 0]
+    each = -scores.log_softmax(-1)[:, 0]
+    found = phrase_loss(scores, boxes, gold, torch.tensor([1.0, 3.0]))
+    torch.testing.assert_close(found, (each[0] + 3 * each[1]) / 4)

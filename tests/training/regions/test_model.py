@@ -55,3 +55,32 @@ def test_every_weight_is_one_part_of_the_model() -> None:
     model = make_training_model()
     parts = [id(weight) for part in model.parts() for weight in part]
     assert sorted(parts) == sorted(id(weight) for weight in model.parameters())
+
+
+PARTIAL = RegionTargets(torch.tensor([[0.1, 0.1, 0.4, 0.4]]), ((0,),), ((0, (0,)),), ((3,),))
+
+
+def test_partial_targets_say_which_words_are_open_and_how_much_they_count() -> None:
+    batch = stack_targets([ONE, PARTIAL], 4, partial_weight=0.25)
+    assert batch.supervision.weight.tolist() == [1.0, 0.25]
+    assert batch.supervision.is_partial.tolist() == [False, True]
+    assert batch.unknown is not None
+    assert batch.unknown.tolist() == [[[False] * 4] * 2, [[False, True, True, False], [False] * 4]]
+    assert stack_targets([ONE, TWO], 4).unknown is None
+
+
+def test_a_phrase_of_partial_targets_competes_with_marked_things_alone() -> None:
+    model, batch = make_training_model(), stack_targets([ONE, PARTIAL], 4)
+    boxes = torch.tensor([[0.1, 0.1, 0.4, 0.35], [0.5, 0.5, 0.9, 0.9], [0.0, 0.0, 0.0, 0.0]]).expand(2, 3, 4)
+    assert model._rivals(boxes, batch).tolist() == [[True, True, False], [True, False, False]]
+    model.unmarked_rivals = True
+    assert model._rivals(boxes, batch).tolist() == [[True, True, False], [True, True, False]]
+
+
+def test_what_is_not_marked_in_partial_targets_teaches_nothing() -> None:
+    """No score, no quality and no phrase gets a gradient where no box is near."""
+    model = make_training_model()
+    pixels = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    empty = RegionTargets(torch.zeros(0, 4), (), (), ())
+    losses = model(model.network.trunk(pixels), stack_targets([empty], 4))
+    assert all(float(loss.detach()) == 0 for loss in losses.values())

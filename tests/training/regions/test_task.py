@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from official_layout import write_image
 from paths import importing
 from phrasechain.core.errors import DataError
 from phrasechain.core.settings import make_settings
+from phrasechain.data.class_boxes import is_kept_apart, read_class_boxes
 from phrasechain.data.dataset import load_examples
 from phrasechain.regions.extractor import as_input
 from phrasechain.regions.pixels import read_photo
 from phrasechain.regions.trunk import Trunk
 from phrasechain.training.log import read_metrics
 from phrasechain.training.loop import Trainer
+from phrasechain.training.regions.data import read_data
+from phrasechain.training.regions.model import LOSS_WEIGHTS
 from phrasechain.training.regions.settings import RegionSettings
 from phrasechain.training.regions.task import RegionTask, ema_decay, train_regions
 from phrasechain.training.regions.trunk_weights import fold_published
@@ -279,3 +283,45 @@ def test_a_network_that_is_none_is_refused(data: Path, tmp_path: Path) -> None:
         train_regions(data, tmp_path / "run", tmp_path / "x.safetensors", FINE_TUNE)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+# --- boxes of classes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def boxes(data: Path, tmp_path: Path) -> Path:
+    """Twenty photos with dogs or cats, some with a caption."""
+    photo = next((data / "images").iterdir())
+    lines = []
+    for number in range(20):
+        shutil.copy(photo, tmp_path / f"p{number}.jpg")
+        things = [["dog", 10, 10, 60, 60]] if number % 2 else [["cat", 0, 0, 50, 70], ["cat", 50, 0, 99, 70]]
+        captions = {"captions": ["A brown puppy sits in the grass."]} if number % 4 == 1 else {}
+        lines.append({"image": f"p{number}.jpg", "width": 100, "height": 80, "boxes": things} | captions)
+    path = tmp_path / "boxes.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_photos_with_class_boxes_join_the_others(data: Path, boxes: Path) -> None:
+    """And their words the vocabulary."""
+    fit, photos = load_examples(data, "fit"), read_class_boxes(boxes)
+    found = read_data(fit, photos, rare_word=1)
+    assert len(found.photos) == len(found.targets) == len(fit) + 20
+    assert all((target.absent is None) == (number < len(fit)) for number, target in enumerate(found.targets))
+    assert {"puppy", "brown", "dog", "cats", "<animals>"} <= set(found.vocabulary.words)
+
+
+def test_a_run_learns_from_boxes_of_classes_too(data: Path, start: Path, boxes: Path, tmp_path: Path) -> None:
+    """Photos that are kept apart are not even looked at, and other boxes are another run."""
+    apart = [number for number in range(20) if is_kept_apart(f"p{number}")]
+    assert apart
+    for number in apart:
+        (tmp_path / f"p{number}.jpg").unlink()
+    settings = settings_of("data.partial_weight=0.5")
+    weights = train_regions(data, tmp_path / "run", start, settings, boxes)
+    lines = [line for line in read_metrics(weights.parent) if "score" in line]
+    assert len(lines) == 2 * ((len(load_examples(data, "fit")) + 20 - len(apart)) // 4)
+    assert all(isfinite(line[name]) for line in lines for name in LOSS_WEIGHTS)
+    with pytest.raises(DataError, match="another boxes; choose another folder"):
+        train_regions(data, tmp_path / "run", start, settings)

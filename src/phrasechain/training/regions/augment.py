@@ -7,6 +7,7 @@ change, hues never do, since captions name colours; a crop cuts no named box by 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import torch
@@ -80,12 +81,13 @@ def crop(target: RegionTargets, window: tuple[float, float, float, float]) -> Re
     """The target of a part of the photo; boxes that it cuts too much are forgotten, with their phrases."""
     cut, kept = _cut(target.boxes, window)
     number = (kept.cumsum(0) - 1).tolist()
-    merged = len(target.words)
+    stays = kept[: len(target.words)].tolist()
     return replace(
         target,
         boxes=cut[kept],
-        words=tuple(words for words, stays in zip(target.words, kept[:merged].tolist(), strict=True) if stays),
+        words=tuple(compress(target.words, stays)),
         phrases=tuple((number[box], words) for box, words in target.phrases if kept[box]),
+        absent=None if target.absent is None else tuple(compress(target.absent, stays)),
     )
 
 

@@ -2,9 +2,14 @@
 
 Axes: B images, N anchors, K boxes given to the region head, G named boxes (zeros where an image has fewer), V words,
 P phrases.
+
+Targets may be partial: what has a box is known, and what has none is unknown, never a negative. Photos may have
+weights, which every mean is taken with.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +20,23 @@ from phrasechain.model.targets import soft_targets
 
 NEAR = 0.5  # the overlap from which a box is about the same thing
 _NEAREST = 9  # anchors that a named box has at least
+
+
+class Supervision(NamedTuple):
+    """How much the targets of B photos count, and how far they reach."""
+
+    weight: Tensor  # (B,)
+    is_partial: Tensor  # (B,) bool
+
+    @classmethod
+    def full(cls, like: Tensor) -> Supervision:
+        """Complete targets of equal weight, for as many photos as ``like`` has rows."""
+        return cls(like.new_ones(len(like)), torch.zeros(len(like), dtype=torch.bool, device=like.device))
+
+    def weights(self, is_known: Tensor) -> Tensor:
+        """The weights (B, …) of what is known to be something and, where targets are complete, of all else."""
+        shape = (-1, *[1] * (is_known.dim() - 1))
+        return self.weight.view(shape) * (is_known | ~self.is_partial.view(shape))
 
 
 def giou_xyxy(first: Tensor, second: Tensor) -> Tensor:
@@ -40,11 +62,15 @@ def assign(anchors: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
     return best > 0, owner
 
 
-def proposal_losses(score: Tensor, boxes: Tensor, anchors: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
+def proposal_losses(
+    score: Tensor, boxes: Tensor, anchors: Tensor, named: Tensor, supervision: Supervision | None = None
+) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the scores and GIoU loss of the boxes, both per standing anchor.
 
-    A score is to tell the overlap of the anchor's regressed box with what the anchor stands for, 0 if that is nothing.
+    A score is to tell the overlap of the anchor's regressed box with what the anchor stands for, 0 if that is nothing;
+    partial targets leave out anchors that stand for nothing.
     """
+    supervision = supervision or Supervision.full(score)
     stands, owner = assign(anchors, named)
     image, place = stands.nonzero(as_tuple=True)
     gold = named[image, owner[image, place]]
@@ -52,44 +78,67 @@ def proposal_losses(score: Tensor, boxes: Tensor, anchors: Tensor, named: Tensor
     overlap = iou_xyxy(found, gold).detach()
     target = torch.zeros_like(score)
     target[image, place] = overlap
-    count = max(1, len(image))
-    judged = F.binary_cross_entropy_with_logits(score, target, reduction="sum") / count
-    return judged, (1 - giou_xyxy(found, gold)).sum() / count
+    weight = supervision.weight[image]
+    count = weight.sum().clamp_min(1)
+    judged = F.binary_cross_entropy_with_logits(score, target, supervision.weights(stands), reduction="sum")
+    return judged / count, ((1 - giou_xyxy(found, gold)) * weight).sum() / count
 
 
-def quality_losses(quality: Tensor, refined: Tensor, boxes: Tensor, named: Tensor) -> tuple[Tensor, Tensor]:
+def quality_losses(
+    quality: Tensor, refined: Tensor, boxes: Tensor, named: Tensor, supervision: Supervision | None = None
+) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the judged overlap, and GIoU loss of the refined boxes near a named one.
 
-    Rows of zeros, which fill up the boxes of an image, count for nothing.
+    Rows of zeros, which fill up the boxes of an image, count for nothing; with partial targets, neither do boxes far
+    from all named ones.
     """
+    supervision = supervision or Supervision.full(quality)
     overlap, owner = iou_xyxy(boxes[:, :, None], named[:, None]).max(-1)  # (B, K)
     gold = named.gather(1, owner[..., None].expand(-1, -1, 4))
     after = iou_xyxy(refined, gold).detach()
     near = overlap >= NEAR
     real = area_xyxy(boxes) > 0
-    judged = F.binary_cross_entropy_with_logits(quality[real], after[real], reduction="sum") / real.sum().clamp_min(1)
-    return judged, ((1 - giou_xyxy(refined, gold)) * near).sum() / near.sum().clamp_min(1)
+    weight = supervision.weights(near)[real]
+    judged = F.binary_cross_entropy_with_logits(quality[real], after[real], weight, reduction="sum")
+    moved = supervision.weight[:, None] * near
+    extent = ((1 - giou_xyxy(refined, gold)) * moved).sum() / moved.sum().clamp_min(1)
+    return judged / weight.sum().clamp_min(1), extent
 
 
-def word_loss(logits: Tensor, boxes: Tensor, named: Tensor, words: Tensor) -> Tensor:
+def word_loss(
+    logits: Tensor,
+    boxes: Tensor,
+    named: Tensor,
+    words: Tensor,
+    unknown: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
     """Cross-entropy of every word for boxes that are near a named one: (B, K, V), words (B, G, V) in {0, 1}.
 
-    A box shows the words of all the named boxes that it is near. Summed over words, averaged over boxes.
+    A box shows the words of all the named boxes that it is near. Summed over words, averaged over boxes with the
+    weights (B,) of their photos. A word that is ``unknown`` (B, G, V) of one of these boxes, and shown by none, is left
+    out.
     """
+    weight = logits.new_ones(len(logits)) if weight is None else weight
     near = (iou_xyxy(boxes[:, :, None], named[:, None]) >= NEAR).to(words.dtype)  # (B, K, G)
     target = (near @ words).clamp(max=1)  # (B, K, V)
     taught = near.any(-1) & (target.sum(-1) > 0)
-    return F.binary_cross_entropy_with_logits(logits[taught], target[taught], reduction="sum") / taught.sum().clamp_min(
-        1
-    )
+    of_box = weight[:, None].expand(taught.shape)[taught]  # (T,)
+    counts = of_box[:, None]
+    if unknown is not None:
+        counts = counts * ((near @ unknown.to(near.dtype) == 0) | (target > 0))[taught]  # (T, V)
+    total = F.binary_cross_entropy_with_logits(logits[taught], target[taught], counts, reduction="sum")
+    return total / of_box.sum().clamp_min(1)
 
 
-def phrase_loss(scores: Tensor, boxes: Tensor, gold: Tensor) -> Tensor:
+def phrase_loss(scores: Tensor, boxes: Tensor, gold: Tensor, weight: Tensor | None = None) -> Tensor:
     """KL(q ‖ p) of each phrase's regions, averaged over phrases that have one: scores (P, K), boxes (P, K, 4).
 
-    q are the soft labels of the chain model: regions with an overlap of at least one half, in its proportion.
+    q are the soft labels of the chain model: regions with an overlap of at least one half, in its proportion. The mean
+    is taken with the phrases' weights (P,).
     """
     q = soft_targets(iou_xyxy(boxes, gold[:, None]))
     labelled = q.sum(-1) > 0
     divergence = F.kl_div(scores.log_softmax(-1), q, reduction="none").sum(-1)
-    return (divergence * labelled).sum() / labelled.sum().clamp_min(1)
+    counts = labelled if weight is None else labelled * weight
+    return (divergence * counts).sum() / counts.sum().clamp_min(1)

@@ -26,7 +26,11 @@ class DataSettings:
     """What is learnt from."""
 
     rare_word: int = setting(5, "words that occur less often are not learnt", 1)
-    limit: int = setting(0, "only the first photos of `fit` and `dev`; 0: all", 0)
+    limit: int = setting(0, "only the first photos of `fit`, of `dev` and of `--boxes`; 0: all", 0)
+    partial_weight: float = setting(1.0, "weight of a photo of `--boxes`, where that of another is 1", 0, 1)
+    unmarked_rivals: bool = setting(
+        False, "a phrase of such a photo competes with regions far from all marked boxes, too: what is there is unknown"
+    )
 
 
 @dataclass(frozen=True, slots=True)

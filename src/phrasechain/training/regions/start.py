@@ -107,14 +107,20 @@ def new_network(
 
 
 def make_training_model(
-    network: RegionNetwork, vocabulary_size: int, start: Start | None, *, frozen_stages: int, drop_path: float
+    network: RegionNetwork,
+    vocabulary_size: int,
+    start: Start | None,
+    *,
+    frozen_stages: int,
+    drop_path: float,
+    unmarked_rivals: bool = False,
 ) -> RegionTrainingModel:
     """A network with what it needs in training; it starts from a trained trunk or, without one, from its own weights.
 
     The layer after a detector's trunk starts at random.
     """
     known = deepcopy(network.state_dict())
-    model = RegionTrainingModel(network, vocabulary_size).train()
+    model = RegionTrainingModel(network, vocabulary_size, unmarked_rivals).train()
     if start is None:
         network.load_state_dict(known)
         nn.init.zeros_(model.phrase.weight)  # a network does not keep words: they are learnt from its features

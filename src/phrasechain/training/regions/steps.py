@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.schema import Example
 from phrasechain.regions.pixels import read_rgb
 from phrasechain.training.regions.augment import random_view, render_view, view_targets
 from phrasechain.training.regions.map_cache import kept_maps
@@ -28,7 +27,7 @@ class RegionBatches(Dataset[list[RegionBatch] | DataError]):
 
     def __init__(
         self,
-        examples: Sequence[Example],
+        photos: Sequence[Path],
         targets: Sequence[RegionTargets],
         vocabulary: Vocabulary,
         size: int,
@@ -36,22 +35,24 @@ class RegionBatches(Dataset[list[RegionBatch] | DataError]):
         seed: int,
         maps: Path,
         map_epochs: int,
+        partial_weight: float = 1.0,
     ) -> None:
         """In the first ``map_epochs`` epochs batches are the maps in the folder ``maps``."""
-        self.examples, self.targets, self.vocabulary = examples, targets, vocabulary
+        self.photos, self.targets, self.vocabulary = photos, targets, vocabulary
         self.size, self.batch, self.seed, self.maps, self.map_epochs = size, batch, seed, maps, map_epochs
-        self.per_epoch = max(1, len(examples) // batch)
+        self.partial_weight = partial_weight
+        self.per_epoch = max(1, len(photos) // batch)
 
     def __getitem__(self, step: int) -> list[RegionBatch] | DataError:
         epoch, place = divmod(step, self.per_epoch)
-        order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(self.examples))
+        order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(self.photos))
         numbers = order[place * self.batch : (place + 1) * self.batch].tolist()
         rng = np.random.default_rng([self.seed, _VIEWS, step])
         try:
             seen, targets = self._maps(numbers, rng) if epoch < self.map_epochs else self._views(numbers, rng)
         except DataError as error:
             return error
-        return [(seen, stack_targets(targets, len(self.vocabulary)))]
+        return [(seen, stack_targets(targets, len(self.vocabulary), self.partial_weight))]
 
     def _maps(self, numbers: list[int], rng: np.random.Generator) -> tuple[tuple[Tensor, ...], list[RegionTargets]]:
         """The trunk's maps of photos, half of them mirrored."""
@@ -67,12 +68,6 @@ class RegionBatches(Dataset[list[RegionBatch] | DataError]):
         views, targets = [], []
         for number in numbers:
             view = random_view(rng)
-            views.append(render_view(read_rgb(photo_path(self.examples[number])), view, self.size))
+            views.append(render_view(read_rgb(self.photos[number]), view, self.size))
             targets.append(view_targets(self.targets[number], view, self.vocabulary))
         return torch.from_numpy(np.stack(views)), targets
-
-
-def photo_path(example: Example) -> Path:
-    if example.path is None or not example.path.exists():
-        raise DataError(f"image {example.image}: there is no photo of it ({example.path})")
-    return example.path

@@ -20,6 +20,7 @@ from phrasechain.core.distributed import OneProcess
 from phrasechain.core.errors import DataError
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example, Regions
+from phrasechain.data.class_boxes import ClassPhoto, is_kept_apart, read_class_boxes
 from phrasechain.data.dataset import load_examples
 from phrasechain.evaluation.coverage import region_hits
 from phrasechain.evaluation.gold import collect_gold
@@ -28,13 +29,14 @@ from phrasechain.regions.network import RegionNetwork
 from phrasechain.regions.pixels import read_photo
 from phrasechain.regions.weights import load_network, save_network
 from phrasechain.training.loop import train
+from phrasechain.training.regions.data import photo_path, read_data
 from phrasechain.training.regions.losses import NEAR
 from phrasechain.training.regions.map_cache import keep_maps
 from phrasechain.training.regions.model import LOSS_WEIGHTS, RegionTrainingModel, stack_targets
 from phrasechain.training.regions.settings import RegionSettings, check_settings, with_shape_of
 from phrasechain.training.regions.start import Start, is_region_network, make_training_model, new_network, read_start
-from phrasechain.training.regions.steps import RegionBatch, RegionBatches, photo_path
-from phrasechain.training.regions.vocabulary import Vocabulary, build_vocabulary, read_targets
+from phrasechain.training.regions.steps import RegionBatch, RegionBatches
+from phrasechain.training.regions.vocabulary import Vocabulary, read_targets
 from phrasechain.training.run_folder import FORMAT_KEY, claimed
 from phrasechain.training.task import Group, Plan, Task, one_cycle
 
@@ -45,11 +47,14 @@ _MAPS = "maps"  # the folder, in that of the run, for the trunk's maps of the ph
 _WARM_UP, _LAST_RATE = 0.05, 0.01  # shares of the steps and of the peak
 
 
-def train_regions(data: Path, out: Path, start: Path, settings: RegionSettings | None = None) -> Path:
+def train_regions(
+    data: Path, out: Path, start: Path, settings: RegionSettings | None = None, boxes: Path | None = None
+) -> Path:
     """Train on the ``fit`` part of the data's train split, watch ``dev``, and write the weights; return their path.
 
     ``start`` are the published ImageNet weights of an EfficientNet-Lite, a detector's trunk (.safetensors), or a region
-    network (.safetensors) whose layers are all fine-tuned; it keeps its shape. A run that is finished is left as it is.
+    network (.safetensors) whose layers are all fine-tuned; it keeps its shape. ``boxes`` is a file of photos
+    with boxes of classes to learn from as well (see ``data.class_boxes``). A finished run is left as it is.
     """
     settings = settings or RegionSettings()
     check_settings(settings)
@@ -59,13 +64,15 @@ def train_regions(data: Path, out: Path, start: Path, settings: RegionSettings |
         settings = with_shape_of(settings, known)
     limit = settings.data.limit or None
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
+    more = [] if boxes is None else _class_photos(boxes)[:limit]
     _require_photos(data, fit, dev)
-    task, plan = _build(fit, dev, known, out / _MAPS, settings)
+    task, plan = _build(fit, dev, more, known, out / _MAPS, settings)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(settings),
         "photos": hashlib.sha256("\n".join(example.image for example in fit + dev).encode()).hexdigest(),
         "start": hashlib.sha256(start.read_bytes()).hexdigest(),
+        "boxes": boxes and hashlib.sha256(boxes.read_bytes()).hexdigest(),
     }
     processes = OneProcess(torch.device("cpu"))
     with claimed(out, identity, processes):
@@ -83,36 +90,52 @@ def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
             photo_path(example)
 
 
+def _class_photos(boxes: Path) -> list[ClassPhoto]:
+    """The photos of a file of class boxes that may be learnt from."""
+    return [photo for photo in read_class_boxes(boxes) if not is_kept_apart(photo.image)]
+
+
 def _build(
     fit: Sequence[Example],
     dev: Sequence[Example],
+    more: Sequence[ClassPhoto],
     known: RegionNetwork | Start,
     maps: Path,
     settings: RegionSettings,
 ) -> tuple[RegionTask, Plan]:
     """The task and how it is trained."""
     options = settings.train
-    vocabulary = build_vocabulary(fit, settings.data.rare_word)
-    targets = [read_targets(example, vocabulary) for example in fit]
+    data = read_data(fit, more, settings.data.rare_word)
     torch.manual_seed(options.seed)
-    start = known if isinstance(known, Start) else None
+    if isinstance(known, Start):  # anchors are for the boxes that captions name
+        start, network = known, new_network(data.targets[: len(fit)], **asdict(settings.network), shape=known.shape)
+    else:
+        start, network = None, known
     model = make_training_model(
-        known
-        if isinstance(known, RegionNetwork)
-        else new_network(targets, **asdict(settings.network), shape=known.shape),
-        len(vocabulary),
+        network,
+        len(data.vocabulary),
         start,
         frozen_stages=options.frozen_stages,
         drop_path=options.drop_path,
+        unmarked_rivals=settings.data.unmarked_rivals,
     )
     head_epochs = 0 if start is None else min(options.head_epochs, options.epochs - 1)
     batches = RegionBatches(
-        fit, targets, vocabulary, settings.network.size, options.batch, options.seed, maps=maps, map_epochs=head_epochs
+        data.photos,
+        data.targets,
+        data.vocabulary,
+        settings.network.size,
+        options.batch,
+        options.seed,
+        maps=maps,
+        map_epochs=head_epochs,
+        partial_weight=settings.data.partial_weight,
     )
     steps, trunk_start = (epochs * batches.per_epoch for epochs in (options.epochs, head_epochs))
     task = RegionTask(
         model,
         batches,
+        fit[: min(_WATCHED, len(dev))],
         dev[:_WATCHED],
         steps,
         trunk_start,
@@ -149,6 +172,7 @@ class RegionTask(Task[RegionBatch]):
 
     model: RegionTrainingModel
     batches: RegionBatches
+    fit: Sequence[Example]  # a few, to see how far it overfits
     dev: Sequence[Example]
     steps: int
     trunk_start: int  # the step from which the trunk learns; until then batches are its maps
@@ -175,9 +199,9 @@ class RegionTask(Task[RegionBatch]):
     def prepare(self, step: int) -> None:
         """Keep the trunk's maps of all photos, as long as they are needed."""
         if step < self.trunk_start:
-            photos = [photo_path(example) for example in self.batches.examples]
             self.model.eval()
-            keep_maps(self.batches.maps, self._autocast()(self.model.network.trunk), photos, self.batches.size)
+            trunk = self._autocast()(self.model.network.trunk)
+            keep_maps(self.batches.maps, trunk, self.batches.photos, self.batches.size)
             self.model.train()
 
     def loss(self, part: RegionBatch, counts: Tensor) -> Tensor:
@@ -194,7 +218,7 @@ class RegionTask(Task[RegionBatch]):
 
     def evaluate(self, is_last: bool) -> dict[str, float]:
         found = score(self.model, self.dev, self.batches.vocabulary)
-        known = score(self.model, self.batches.examples[: len(self.dev)], self.batches.vocabulary)
+        known = score(self.model, self.fit, self.batches.vocabulary)
         return found | {"fit accuracy": known["accuracy"]}
 
     def finish(self, folder: Path) -> None:

@@ -47,16 +47,31 @@ class RegionTargets:
     boxes: Tensor  # (G, 4) in shares of the image's sides: all merged boxes, then the single ones
     words: tuple[tuple[int, ...], ...]  # of each merged box: all words that name it
     phrases: tuple[tuple[int, tuple[int, ...]], ...]  # the merged box of each phrase, and its words
+    #: Of partial targets, for each merged box: the words that it is known not to show. All other words are unknown, and
+    #: so is whatever has no box. ``None`` where all that captions name has its box and its words.
+    absent: tuple[tuple[int, ...], ...] | None = None
 
 
 def phrase_words(phrase: Phrase, tokens: Sequence[str]) -> list[str]:
     """The telling words of a phrase, in small letters, and its categories."""
     words = [token.lower() for token in tokens[phrase.first_token : phrase.end_token]]
-    return [word for word in words if word not in _EMPTY] + [f"<{name}>" for name in phrase.categories]
+    return telling_words(words) + [f"<{name}>" for name in phrase.categories]
 
 
-def build_vocabulary(examples: Iterable[Example], least: int) -> Vocabulary:
-    """The words of phrases with a box that occur in at least ``least`` of them, frequent ones first."""
+def telling_words(words: Iterable[str]) -> list[str]:
+    """Those that say something about what a region looks like.
+
+    >>> telling_words(["the", "brown", "dog"])
+    ['brown', 'dog']
+    """
+    return [word for word in words if word not in _EMPTY]
+
+
+def build_vocabulary(examples: Iterable[Example], least: int, more: Iterable[Iterable[str]] = ()) -> Vocabulary:
+    """The words of phrases with a box that occur in at least ``least`` of them, frequent ones first.
+
+    ``more`` are the words of further phrases.
+    """
     counts = Counter(
         word
         for example in examples
@@ -65,6 +80,7 @@ def build_vocabulary(examples: Iterable[Example], least: int) -> Vocabulary:
         if phrase.boxes
         for word in phrase_words(phrase, caption.tokens)
     )
+    counts.update(word for words in more for word in words)
     return Vocabulary(tuple(word for word, count in counts.most_common() if count >= least))
 
 
@@ -110,4 +126,5 @@ def mirror(target: RegionTargets, vocabulary: Vocabulary) -> RegionTargets:
     boxes = target.boxes.clone()
     boxes[:, 0], boxes[:, 2] = 1 - target.boxes[:, 2], 1 - target.boxes[:, 0]
     phrases = tuple((box, mirrored(words)) for box, words in target.phrases)
-    return RegionTargets(boxes, tuple(map(mirrored, target.words)), phrases)
+    absent = None if target.absent is None else tuple(map(mirrored, target.absent))
+    return RegionTargets(boxes, tuple(map(mirrored, target.words)), phrases, absent)
