@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.core.files import require_writable, write_output
 
 BENCHMARKS = ("chain", "step", "ground")
@@ -30,8 +30,7 @@ def bench(
     from rich.console import Console
 
     require_writable(json_path)
-    if what not in BENCHMARKS:
-        raise DataError(unknown_name("benchmark", what, BENCHMARKS))
+    require_name("benchmark", what, BENCHMARKS)
     results: dict[str, Any]
     show: Callable[[dict[str, Any], Console], None]
     if what == "chain":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 
 #: Offsets added to x0, y0, x1, y1 of a gold and of a predicted box before they are compared as half-open boxes.
 #: Gold boxes are stored half-open: the annotation (xmin, ymin, xmax, ymax) as (xmin-1, ymin-1, xmax, ymax).
@@ -150,6 +150,5 @@ def predicted_in_convention_xyxy(boxes: Tensor, convention: str) -> Tensor:
 
 
 def _shifts(convention: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if convention not in _SHIFTS:
-        raise DataError(unknown_name("pixel convention", convention, CONVENTIONS))
+    require_name("pixel convention", convention, CONVENTIONS)
     return _SHIFTS[convention]

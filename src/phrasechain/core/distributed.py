@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -54,8 +54,7 @@ def start_processes(device: str = "auto") -> Processes:
 
     Without a GPU, Accelerate needs ``cpu=True``: otherwise each process would believe that it is the only one.
     """
-    if device not in DEVICES:
-        raise DataError(unknown_name("device", device, DEVICES))
+    require_name("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise DataError("--device cuda: torch finds no GPU here; install a CUDA build of torch, or use --device cpu")
     on_cpu = device == "cpu" or not torch.cuda.is_available()

@@ -5,7 +5,7 @@ The command line prints the line and exits with status 2; a traceback is a bug.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from textwrap import shorten
 
@@ -28,6 +28,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     nearest = get_close_matches(name, names, n=1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     return f"no {kind} named {name!r}; there are: {', '.join(names)}{hint}"
+
+
+def require_name(kind: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is none of the known ones."""
+    if name not in known:
+        raise DataError(unknown_name(kind, name, known))
 
 
 def one_line(error: BaseException) -> str:

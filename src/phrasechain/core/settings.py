@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name, unknown_name
 from phrasechain.core.files import read_bounded
 
 S = TypeVar("S")
@@ -37,8 +37,7 @@ def make_settings(
     presets: Mapping[str, Values] = NO_PRESETS,
 ) -> S:
     """The settings with a preset, a TOML file and ``section.key=value`` texts applied; what comes later wins."""
-    if preset not in presets:
-        raise DataError(unknown_name("preset", preset, presets))
+    require_name("preset", preset, presets)
     settings = with_values(settings, presets[preset])
     if file is not None:
         settings = with_values(settings, flatten(settings, _read_toml(file), str(file)), str(file))

@@ -6,7 +6,7 @@ as in use. The evaluated phrases, those with a box, are the same in both.
 
 from __future__ import annotations
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.core.schema import Caption, Phrase
 
 REGIMES = ("gold", "all")
@@ -19,8 +19,7 @@ def is_scored(phrase: Phrase) -> bool:
 
 def chain_phrases(caption: Caption, regime: str) -> list[Phrase]:
     """The phrases of the caption's chain, in the order of the caption."""
-    if regime not in REGIMES:
-        raise DataError(unknown_name("regime", regime, REGIMES))
+    require_name("regime", regime, REGIMES)
     keep = is_scored if regime == "gold" else _is_visual
     return [phrase for phrase in caption.phrases if keep(phrase)]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.data.photos import SUFFIXES, photos_below
 from phrasechain.phrases.given import Given
@@ -167,8 +167,7 @@ def _json_line(line: bytes) -> tuple[str, str, tuple[Given, ...] | None]:
     if not isinstance(record, dict):
         raise DataError('not an object such as {"image": "photo.jpg", "caption": "a dog"}')
     for key in record:
-        if key not in KEYS:
-            raise DataError(unknown_name("key", key, KEYS))
+        require_name("key", key, KEYS)
     return _text(record, "image"), _text(record, "caption"), _phrases(record.get("phrases"))
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from phrasechain.baselines.registry import BUILDERS
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
 from phrasechain.grounding.calibrate import Calibrated, calibrate, collect
@@ -41,8 +41,8 @@ def export(
     Probabilities are calibrated on caption 0 of ``split``, which the run must not have been trained on. The grounder's
     default decoder is ``decode``, or else the most accurate one there.
     """
-    if decode is not None and decode not in DECODERS:
-        raise DataError(unknown_name("decoder", decode, DECODERS))
+    if decode is not None:
+        require_name("decoder", decode, DECODERS)
     checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     extractor = RegionExtractor.from_pretrained(regions)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.images import PhotoFile
 from phrasechain.core.memory import collector_paused
 from phrasechain.core.parallel import in_order, usable_cores
@@ -168,8 +168,7 @@ class Grounder:
         workers = usable_cores() if workers is None else workers
         if batch_size < 1 or workers < 1:
             raise DataError(f"the batch size and the workers must be 1 or more, not {batch_size} and {workers}")
-        if on_error not in ("yield", "raise"):
-            raise DataError(unknown_name("way with errors", on_error, ("yield", "raise")))
+        require_name("way with errors", on_error, ("yield", "raise"))
         prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
         return self._ground_many(in_order(prepare, pairs, workers), batch_size, method, top_k)
 
@@ -183,8 +182,7 @@ class Grounder:
     def _check_options(self, decode: str | None, top_k: int) -> str:
         """The decoding method, checked."""
         method = decode or self.decode
-        if method not in DECODERS:
-            raise DataError(unknown_name("decoder", method, DECODERS))
+        require_name("decoder", method, DECODERS)
         if top_k < 0:
             raise DataError(f"top_k must be 0 or more, not {top_k}")
         return method

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.files import require_writable
 from phrasechain.data.photos import SUFFIXES, ShardNumber
 from phrasechain.grounding.captions import GROUNDED, CaptionedPhoto, exists, pairs_of_photos, read_captions
@@ -26,8 +26,8 @@ class GroundOptions:
     compare: bool = False
 
     def __post_init__(self) -> None:
-        if self.decode is not None and self.decode not in DECODERS:
-            raise DataError(unknown_name("decoder", self.decode, DECODERS))
+        if self.decode is not None:
+            require_name("decoder", self.decode, DECODERS)
         if self.compare and self.decode == INDEPENDENT:
             raise DataError(f"--compare shows {INDEPENDENT} beside another decoder; choose that with --decode")
         if self.compare and self.alternatives:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.boxes import spatial_features_xyxy
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.schema import Caption, Example, Phrase, Regions
 from phrasechain.data.regimes import chain_phrases
 
@@ -183,8 +183,7 @@ def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
 
 def make_groups(examples: Sequence[Example], by: str = "image", regime: str = "gold") -> list[Group]:
     """The captions with a phrase in their chain, an image's together unless ``by`` is ``caption``."""
-    if by not in BY:
-        raise DataError(unknown_name("way to batch", by, BY))
+    require_name("way to batch", by, BY)
     images = [
         tuple((example, caption) for caption in example.captions if chain_phrases(caption, regime))
         for example in examples

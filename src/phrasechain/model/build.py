@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.schema import Example
 from phrasechain.model.config import Config, Text
 from phrasechain.model.model import GroundingModel
@@ -36,8 +36,7 @@ def build_model(config: Config, examples: Sequence[Example], store: FeatureStore
 
 def make_encoder(text: Text, captions: Captions) -> TextEncoder:
     """The text encoder that the section asks for, with the captions' vocabulary."""
-    if text.encoder not in MAKERS:
-        raise DataError(unknown_name("text encoder", text.encoder, MAKERS))
+    require_name("text encoder", text.encoder, MAKERS)
     encoder = MAKERS[text.encoder](text, captions)
     return CachedEncoder(encoder, text.cache) if text.cache else encoder
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.settings import Values, current_names, flatten, make_settings, setting, with_values
 
 
@@ -292,11 +292,9 @@ def make_config(
     >>> config.model.rank, config.model.context, config.train.rate
     (384, 'M+LR', 0.002)
     """
-    if preset not in PRESETS:
-        raise DataError(unknown_name("preset", preset, PRESETS))
+    require_name("preset", preset, PRESETS)
     recipe = RECIPE_OF[preset] if recipe is None else recipe
-    if recipe not in RECIPES:
-        raise DataError(unknown_name("recipe", recipe, RECIPES))
+    require_name("recipe", recipe, RECIPES)
     return make_settings(with_values(Config(), RECIPES[recipe]), file, texts, preset, PRESETS)
 
 

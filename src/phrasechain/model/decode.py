@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phrasechain.chain import ChainCRF
 from phrasechain.core.boxes import clip_xyxy, decode_offsets_xyxy, iou_xyxy
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.scores import Scores
 
@@ -40,8 +40,7 @@ def decode(scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
 
     Without a chain the first three are the same.
     """
-    if method not in DECODERS:
-        raise DataError(unknown_name("decoder", method, DECODERS))
+    require_name("decoder", method, DECODERS)
     with torch.no_grad():
         return DECODERS[method](scores, batch)
 

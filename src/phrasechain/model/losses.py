@@ -9,7 +9,7 @@ Axes: B captions, T phrases in a chain, P phrases, K regions, Q positive pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot, smooth_l1_loss
 
 from phrasechain.chain import ChainCRF
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch, keep_phrases
 from phrasechain.model.decode import refine
 from phrasechain.model.scores import Scores
@@ -65,9 +65,9 @@ def training_loss(
         offsets: a pair's four losses count as their ``mean`` or their ``sum``.
         least_side: see ``positive_pairs``.
     """
-    _require("targets", kind, TARGETS)
-    _require("choice of regressed regions", regress, REGRESS)
-    _require("way to count offsets", offsets, OFFSETS)
+    require_name("targets", kind, TARGETS)
+    require_name("choice of regressed regions", regress, REGRESS)
+    require_name("way to count offsets", offsets, OFFSETS)
     trained, learnt = trained_phrases(batch, targets, unlabelled)
     scores = member_scores(trained)
     q = TARGETS[kind](scores[0], trained, learnt)  # (P, K)
@@ -97,7 +97,7 @@ def trained_phrases(batch: Batch, targets: Targets, unlabelled: str) -> tuple[Ba
 
     Where no phrase is left the first one stays, so that a process of many always has something to run.
     """
-    _require("treatment of unlabelled phrases", unlabelled, UNLABELLED)
+    require_name("treatment of unlabelled phrases", unlabelled, UNLABELLED)
     if unlabelled == "best":
         best = _hard(targets.iou) * (targets.has_box & ~targets.labelled)[:, None]  # (P, K)
         targets = replace(targets, iou=torch.maximum(targets.iou, best))
@@ -110,7 +110,7 @@ def trained_phrases(batch: Batch, targets: Targets, unlabelled: str) -> tuple[Ba
 
 
 def _count(targets: Targets, trained: Batch, learnt: Targets, divide: str) -> Tensor:
-    _require("division of the loss", divide, DIVIDE)
+    require_name("division of the loss", divide, DIVIDE)
     if divide == "captions":
         return trained.to_chains(learnt.labelled).any(1).sum()
     return (learnt.labelled if divide == "labelled" else targets.has_box).sum()
@@ -178,8 +178,3 @@ def _regression(
     pairs = positive_pairs(batch, targets, best_only=regress == "best", least_side=least_side)
     losses = [smooth_l1_loss(each[pairs.phrase, pairs.region], pairs.offsets, reduction="sum") for each in given]
     return torch.stack(losses).sum(), batch.lengths.new_tensor(len(pairs.phrase))
-
-
-def _require(what: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise DataError(unknown_name(what, name, known))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.phrase_encoder import PhraseEncoder
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
@@ -66,10 +66,8 @@ class GroundingModel(GroundingSystem):
         ensemble: int = 1,
     ) -> None:
         super().__init__()
-        if transition not in TRANSITIONS:
-            raise DataError(unknown_name("transition", transition, TRANSITIONS))
-        if init not in INITS:
-            raise DataError(unknown_name("initialisation", init, INITS))
+        require_name("transition", transition, TRANSITIONS)
+        require_name("initialisation", init, INITS)
         self.region_input = RegionInput(region_dimension, normalise)
         self.text = PhraseEncoder(encoder, lstm, context=context if chain else "none", dropout=dropout, packed=packed)
         d, regions = self.text.dimension, self.region_input.dimension

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.lstm import read_both_ways
 from phrasechain.text.base import Captions, TextEncoder
@@ -63,8 +63,7 @@ class PhraseEncoder(nn.Module):
         self, encoder: TextEncoder, hidden: int, *, context: str = "M", dropout: float = 0.0, packed: bool = True
     ) -> None:
         super().__init__()
-        if context not in CONTEXTS:
-            raise DataError(unknown_name("context", context, CONTEXTS))
+        require_name("context", context, CONTEXTS)
         self.encoder, self.context, self.packed = encoder, context, packed
         self.dimension = 2 * hidden
         self.context_dimension = len(CONTEXTS[context]) * self.dimension

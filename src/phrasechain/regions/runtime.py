@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.files import cache_folder, write_atomically
 from phrasechain.regions.network import DenseProposals, FeatureMaps, RegionNetwork, RegionOutputs
 
@@ -40,8 +40,7 @@ class Runtime(NamedTuple):
 
 def load_runtime(name: str, network: RegionNetwork, weights_sha256: str) -> Runtime:
     """The runtime of this name for a network whose weights have this hash."""
-    if name not in RUNTIMES:
-        raise DataError(unknown_name("runtime", name, RUNTIMES))
+    require_name("runtime", name, RUNTIMES)
     return RUNTIMES[name](network, weights_sha256)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import require_name
 from phrasechain.core.tensors import EmptyParameters, assign_weights
 from phrasechain.text.base import Captions, TextEncoder, longest
 from phrasechain.text.elmo_files import CHARACTERS, read_options, read_weights
@@ -52,8 +52,7 @@ class CharacterEncoder(nn.Module):
         self, dimension: int, filters: Sequence[tuple[int, int]], highways: int, activation: str, projected: int
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise DataError(unknown_name("activation", activation, ACTIVATIONS))
+        require_name("activation", activation, ACTIVATIONS)
         size = sum(count for _, count in filters)  # F
         self.activation = ACTIVATIONS[activation]
         self.embedding = nn.Embedding(CHARACTERS, dimension)
@@ -150,8 +149,7 @@ class ElmoEncoder(TextEncoder):
         frozen: bool = True,
     ) -> None:
         super().__init__()
-        if layers not in LAYERS:
-            raise DataError(unknown_name("choice of ELMo layers", layers, LAYERS))
+        require_name("choice of ELMo layers", layers, LAYERS)
         pairs = [(width, count) for width, count in filters]
         self._settings: dict[str, Any] = {
             "characters": characters, "filters": [list(pair) for pair in pairs], "highways": highways,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.elmo import ElmoEncoder
 from phrasechain.text.transformer import TransformerEncoder
@@ -24,8 +24,7 @@ def build_encoder(name: str, settings: dict[str, Any]) -> TextEncoder:
     >>> encoder([["A", "dog"], ["a", "spotted", "dog"]]).shape
     torch.Size([2, 3, 8])
     """
-    if name not in ENCODERS:
-        raise DataError(unknown_name("text encoder", name, ENCODERS))
+    require_name("text encoder", name, ENCODERS)
     try:
         return ENCODERS[name](**settings)
     except TypeError as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.boxes import iou_xyxy
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.settings import with_texts
 from phrasechain.data.dataset import open_dataset
 from phrasechain.evaluation.evaluate import Protocol, Section, score
@@ -194,8 +194,7 @@ def compare(
 
 def _wanted_rows(base: Config, rows: Sequence[str] | None) -> list[str]:
     for row in rows or ():
-        if row not in ROWS:
-            raise DataError(unknown_name("row", row, ROWS))
+        require_name("row", row, ROWS)
     if base.text.encoder == "words" and base.text.vectors:
         return list(dict.fromkeys(rows or ROWS))
     if rows and WORDS in rows:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.files import reason
 from phrasechain.core.progress import progress_bar
 from phrasechain.core.schema import Regions
@@ -61,8 +61,7 @@ def import_features(
     line (the images before it are kept, and running again resumes there), or is skipped and reported. ``limit`` imports
     the first images only.
     """
-    if on_error not in ON_ERROR:
-        raise DataError(unknown_name("on_error choice", on_error, ON_ERROR))
+    require_name("on_error choice", on_error, ON_ERROR)
     source = open_features(files, format, ids)
     attempt = _Attempt(on_error)
     if (out / HEADER_NAME).exists():
@@ -82,8 +81,7 @@ def import_features(
 
 def open_features(files: Sequence[Path], format: str = "auto", ids: Sequence[Path] = ()) -> EntrySource:
     """The images of feature files; ``auto`` detects the format by magic bytes."""
-    if format not in FEATURE_FORMATS:
-        raise DataError(unknown_name("format", format, FEATURE_FORMATS))
+    require_name("format", format, FEATURE_FORMATS)
     for file in files:
         if not file.exists():
             raise DataError(f"{file}: no such file")

@@ -20,7 +20,7 @@ from phrasechain.baselines.base import Baseline
 from phrasechain.baselines.build import build_system
 from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.distributed import Processes, start_processes
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example
 from phrasechain.evaluation.predict import count_right
@@ -256,8 +256,7 @@ def _check(config: Config, loss: LossConfig) -> None:
         ("precision", options.precision, PRECISIONS),
         ("decoder", config.decode.method, DECODERS),
     ):
-        if name not in known:
-            raise DataError(unknown_name(kind, name, known))
+        require_name(kind, name, known)
     if options.precision != "float32" and config.model.kind != Model().kind:
         raise DataError(f"model.kind={config.model.kind} trains in float32 alone; leave train.precision as it is")
     if loss.targets == "refined" and not config.model.box_regression:

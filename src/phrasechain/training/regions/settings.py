@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.settings import setting
 from phrasechain.regions.network import RegionNetwork
 
@@ -77,8 +77,7 @@ class RegionSettings:
 def check_settings(settings: RegionSettings) -> None:
     if settings.network.size % _STRIDE:
         raise DataError(f"network.size is a multiple of {_STRIDE}, not {settings.network.size}")
-    if settings.train.precision not in PRECISIONS:
-        raise DataError(unknown_name("precision", settings.train.precision, PRECISIONS))
+    require_name("precision", settings.train.precision, PRECISIONS)
 
 
 def with_shape_of(settings: RegionSettings, network: RegionNetwork) -> RegionSettings:
