@@ -5,7 +5,8 @@ The command line prints the line and exits with status 2; a traceback is a bug.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from textwrap import shorten
 
@@ -34,6 +35,15 @@ def require_name(kind: str, name: str, known: Collection[str]) -> None:
     """Refuse a name that is none of the known ones."""
     if name not in known:
         raise DataError(unknown_name(kind, name, known))
+
+
+@contextmanager
+def located(where: object) -> Iterator[None]:
+    """Put ``where`` (a file, or a file and line) before the message of a ``DataError``."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def one_line(error: BaseException) -> str:

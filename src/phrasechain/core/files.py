@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import secrets
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from phrasechain.core.errors import DataError, PhrasechainError
+from phrasechain.core.errors import DataError, PhrasechainError, one_line
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
 LOCK_NAME = ".lock"
+_GZIP = b"\x1f\x8b"
 
 
 def reason(error: OSError) -> str:
@@ -35,6 +38,20 @@ def read_bounded(path: str | Path, limit: int) -> bytes:
             f"{path}: larger than {limit:,} bytes, which is too large for such a file; remove or replace it"
         )
     return data
+
+
+@contextmanager
+def open_unzipped(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """Open a file that may be gzipped: its plain content, and whether it is. A broken file is refused in one line."""
+    try:
+        with path.open("rb") as raw:
+            is_gzipped = raw.read(2) == _GZIP
+            raw.seek(0)
+            yield gzip.GzipFile(fileobj=raw) if is_gzipped else raw, is_gzipped  # type: ignore[misc]
+    except (zlib.error, EOFError) as error:
+        raise DataError(f"{path}: broken gzip, download the file again: {one_line(error)}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def write_atomically(path: Path, data: bytes) -> None:

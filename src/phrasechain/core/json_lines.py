@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import reason
 from phrasechain.core.schema import COORDINATE_LIMIT, NAME_LIMIT
 
@@ -54,10 +54,8 @@ def parse_json(text: bytes, unique_keys: bool = False) -> Any:
 
 def parse_json_at(where: str, text: bytes, unique_keys: bool = False) -> Any:
     """:func:`parse_json`, with ``where`` (a file, or a file and line) at the start of the error."""
-    try:
+    with located(where):
         return parse_json(text, unique_keys)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None
 
 
 def parse_boxes(values: list[Any]) -> NDArray[np.float64]:

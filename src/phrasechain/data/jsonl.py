@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, located, unknown_name
 from phrasechain.core.images import image_size, without_warnings
 from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.core.schema import (
@@ -109,10 +109,8 @@ def _caption(value: Any, index: int) -> Caption:
         raise DataError(f"caption {index} has {len(items):,} phrases, more than {PHRASE_LIMIT:,}; split it")
     for number, item in enumerate(items):
         where = f"caption {index}, phrase {number}"
-        try:
+        with located(where):
             phrase = _phrase(_object(item, PHRASE_KEYS, "it"), text, tokens)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from None
         if phrases.setdefault((phrase.start, phrase.end), phrase) is not phrase:
             raise DataError(f"{where}: characters {phrase.start} to {phrase.end} are a phrase already")
     ordered = [phrases[span] for span in sorted(phrases)]

@@ -5,21 +5,18 @@ A line is ``IMAGE<TAB>CAPTION INDEX<TAB>[/EN#1/people A man] sits .``, plain or 
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import reason
+from phrasechain.core.errors import DataError, located
+from phrasechain.core.files import open_unzipped
 from phrasechain.core.schema import CATEGORIES, NOT_VISUAL, Caption, is_name
 from phrasechain.data.markup import parse_caption
 
 LINE_LIMIT = 1 << 16  # bytes
 SIZE_LIMIT = 1 << 30  # bytes, uncompressed
-_GZIP = b"\x1f\x8b"
 
 
 class Sentence(NamedTuple):
@@ -33,34 +30,17 @@ def read_sentences(path: Path | str, limit: int | None = None) -> list[Sentence]
     """The captions of a file in order, all or the first ``limit``."""
     path = Path(path)
     sentences: list[Sentence] = []
-    try:
-        for number, line in islice(_lines(path), limit):
-            try:
+    with open_unzipped(path) as (file, _):
+        for number, line in islice(_lines(path, file), limit):
+            with located(f"{path}:{number}"):
                 sentences.append(_parse(line))
-            except DataError as error:
-                raise DataError(f"{path}:{number}: {error}") from None
-    except (zlib.error, EOFError) as error:
-        raise DataError(f"{path}: broken gzip, download the file again: {one_line(error)}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
     if not sentences:
         raise DataError(f"{path}: contains no captions")
     return sentences
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """The non-empty lines with their numbers from 1."""
-    with path.open("rb") as raw:
-        zipped = raw.read(2) == _GZIP
-        raw.seek(0)
-        if not zipped:
-            yield from _bounded(path, raw)
-            return
-        with gzip.open(raw, "rb") as unpacked:
-            yield from _bounded(path, unpacked)
-
-
-def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
     number = total = 0
     while line := file.readline(LINE_LIMIT + 1):
         number, total = number + 1, total + len(line)

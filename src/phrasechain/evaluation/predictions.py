@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import write_output
 from phrasechain.core.json_lines import are_numbers, number_array, parse_boxes, parse_json, read_lines
 from phrasechain.core.schema import NAME_LIMIT, Box
@@ -46,10 +46,8 @@ def read_predictions(path: Path) -> Iterator[Prediction]:
     if path.is_dir():
         raise DataError(f"{path}: is a folder; give a predictions file (.jsonl)")
     for number, line in read_lines(path):
-        try:
+        with located(f"{path}:{number}"):
             prediction = _prediction(parse_json(line), number)
-        except DataError as error:
-            raise DataError(f"{path}:{number}: {error}") from None
         yield prediction
 
 

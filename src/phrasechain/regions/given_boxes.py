@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import read_bounded
 from phrasechain.core.json_lines import parse_boxes, parse_json_at, read_lines
 from phrasechain.core.schema import NAME_LIMIT, is_name
@@ -57,7 +57,5 @@ def _from_lines(path: Path) -> Iterator[tuple[str, Any, Any]]:
 def _checked(values: Any, where: str) -> NDArray[np.float32]:
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_REGIONS:
         raise DataError(f"{where}: its value is not a list of 1 to {MAX_REGIONS:,} boxes")
-    try:
+    with located(where):
         return parse_boxes(values).astype(np.float32)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import read_bounded, reason
 from phrasechain.core.json_lines import parse_json_at
 from phrasechain.core.progress import track
@@ -210,13 +210,11 @@ def read_header(path: Path) -> tuple[StoreInfo, Totals | None]:
             f"{file}: format version {short(version)}, this phrasechain reads {VERSION}; write the store again"
         )
     totals = header.pop("finished", None)
-    try:
-        info = StoreInfo(**header)
-        return info, None if totals is None else Totals(**totals)
-    except TypeError as error:
-        raise DataError(f"{file}: a field is missing or unknown") from error
-    except DataError as error:
-        raise DataError(f"{file}: {error}") from error
+    with located(file):
+        try:
+            return StoreInfo(**header), None if totals is None else Totals(**totals)
+        except TypeError:
+            raise DataError("a field is missing or unknown") from None
 
 
 def encode_header(info: StoreInfo, totals: Totals | None) -> bytes:

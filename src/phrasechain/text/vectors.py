@@ -6,24 +6,22 @@ spaces: the last D fields are the numbers.
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import math
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import reason
+from phrasechain.core.errors import DataError
+from phrasechain.core.files import open_unzipped
 
 MAX_DIMENSION = 16_384
 MAX_VALUES = 1 << 30  # numbers kept in memory: 4 GB
 _LINE_LIMIT = 1 << 20  # bytes
-_GZIP, _ZIP = b"\x1f\x8b", b"PK"
+_ZIP = b"PK\x03\x04"
 _GROWTH = 100  # the most that a gzipped file may expand; numbers as text give about 3
 
 
@@ -42,15 +40,6 @@ class WordVectors:
 def read_vectors(path: Path | str, wanted: Collection[str] | None = None) -> WordVectors:
     """The vectors of the ``wanted`` words, or of all, in the file's order; of equal words the first."""
     path = Path(path)
-    try:
-        return _read(path, wanted)
-    except (zlib.error, EOFError) as error:
-        raise DataError(f"{path}: broken gzip, get the file again: {one_line(error)}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-
-
-def _read(path: Path, wanted: Collection[str] | None) -> WordVectors:
     keys = None if wanted is None else {word.encode("utf-8", "replace") for word in wanted}
     heads = None if keys is None else {key.partition(b" ")[0] for key in keys}
     dimension, announced = 0, None
@@ -82,28 +71,21 @@ def _read(path: Path, wanted: Collection[str] | None) -> WordVectors:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines that are not empty with their numbers, without the spaces and newlines at their ends."""
-    with path.open("rb") as raw:
-        magic = raw.read(2)
-        raw.seek(0)
-        if magic == _ZIP:
-            raise DataError(f"{path}: a zip archive; unpack it and name the text file in it")
-        if magic != _GZIP:
-            yield from _bounded(path, raw, None)
-            return
-        with gzip.open(raw, "rb") as unpacked:
-            yield from _bounded(path, unpacked, _GROWTH * path.stat().st_size + _LINE_LIMIT)  # type: ignore[arg-type]
-
-
-def _bounded(path: Path, file: BinaryIO, limit: int | None) -> Iterator[tuple[int, bytes]]:
-    number = total = 0
-    while line := file.readline(_LINE_LIMIT):
-        number, total = number + 1, total + len(line)
-        if len(line) == _LINE_LIMIT:
-            raise DataError(f"{path}:{number}: longer than {_LINE_LIMIT:,} bytes, so it is no word with its vector")
-        if limit is not None and total > limit:
-            raise DataError(f"{path}:{number}: unpacks to more than {_GROWTH} times its size: no file of vectors does")
-        if line := line.rstrip(b" \r\n"):
-            yield number, line
+    with open_unzipped(path) as (file, is_gzipped):
+        limit = _GROWTH * path.stat().st_size + _LINE_LIMIT if is_gzipped else math.inf
+        number = total = 0
+        while line := file.readline(_LINE_LIMIT):
+            number, total = number + 1, total + len(line)
+            if number == 1 and line.startswith(_ZIP):
+                raise DataError(f"{path}: a zip archive; unpack it and name the text file in it")
+            if len(line) == _LINE_LIMIT:
+                raise DataError(f"{path}:{number}: longer than {_LINE_LIMIT:,} bytes: no word with its vector is")
+            if total > limit:
+                raise DataError(
+                    f"{path}:{number}: unpacks to more than {_GROWTH} times its size: no file of vectors does"
+                )
+            if line := line.rstrip(b" \r\n"):
+                yield number, line
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
