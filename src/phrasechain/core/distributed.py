@@ -22,14 +22,11 @@ DEVICES = ("auto", "cpu", "cuda")
 class Processes(Protocol):
     """The part of Accelerate's ``Accelerator`` that is used."""
 
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def num_processes(self) -> int: ...
-    @property
-    def process_index(self) -> int: ...
-    @property
-    def is_main_process(self) -> bool: ...
+    device: torch.device
+    num_processes: int
+    process_index: int
+    is_main_process: bool
+
     def reduce(self, tensor: Tensor, reduction: str) -> Tensor: ...
     def wait_for_everyone(self) -> None: ...
 

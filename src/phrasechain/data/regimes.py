@@ -20,9 +20,4 @@ def is_scored(phrase: Phrase) -> bool:
 def chain_phrases(caption: Caption, regime: str) -> list[Phrase]:
     """The phrases of the caption's chain, in the order of the caption."""
     require_name("regime", regime, REGIMES)
-    keep = is_scored if regime == "gold" else _is_visual
-    return [phrase for phrase in caption.phrases if keep(phrase)]
-
-
-def _is_visual(phrase: Phrase) -> bool:
-    return phrase.is_visual
+    return [phrase for phrase in caption.phrases if (is_scored(phrase) if regime == "gold" else phrase.is_visual)]

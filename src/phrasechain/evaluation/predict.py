@@ -82,19 +82,16 @@ def count_right(
     for batch, phrases, decoded in decode_examples(model, examples, regions, InferenceOptions(decode=method), device):
         right = iou_xyxy(decoded.boxes, merged_boxes(phrases).to(device)) >= RIGHT  # (P,)
         first = torch.tensor([index == 0 for index in batch.captions], device=device)[batch.phrase_caption]
-        counts += torch.stack([torch.stack([(right & first).sum(), first.sum()]), _sum_and_count(right)])
+        scopes = torch.stack([first, torch.ones_like(first)])  # (2, P)
+        counts += torch.stack([(right & scopes).sum(1), scopes.sum(1)], 1)
     return counts
 
 
-def _sum_and_count(right: Tensor) -> Tensor:
-    return torch.stack([right.sum(), right.new_tensor(len(right), dtype=torch.int64)])
-
-
-def predictions_of(batch: Batch, decoded: Decoded, top: int = TOP_REGIONS) -> Iterator[Prediction]:
-    """The prediction of every phrase of a batch, with its ``top`` likeliest regions, to a thousandth of a pixel."""
+def predictions_of(batch: Batch, decoded: Decoded) -> Iterator[Prediction]:
+    """The prediction of every phrase of a batch, with its likeliest regions, to a thousandth of a pixel."""
     images, captions = batch.phrase_image.tolist(), batch.phrase_caption.tolist()
     boxes = decoded.boxes.double().round(decimals=3).tolist()
-    for row, (region_boxes, probabilities) in enumerate(ranked(decoded, batch, top)):
+    for row, (region_boxes, probabilities) in enumerate(ranked(decoded, batch, TOP_REGIONS)):
         start, end = batch.spans[row].tolist()
         x0, y0, x1, y1 = boxes[row]
         yield Prediction(
@@ -150,16 +147,13 @@ def predictions_file(run: Path, split: str, options: InferenceOptions) -> Path:
 
 def _write_all(file: Path, mine: list[Prediction], images: Sequence[str], processes: Processes) -> None:
     """Write the predictions of all processes in the order of the images."""
-    everyone = _gather(mine) if processes.num_processes > 1 else mine
+    everyone = mine
+    if processes.num_processes > 1:
+        from accelerate.utils import gather_object
+
+        everyone = gather_object(mine)
     if processes.is_main_process:
         order = {image: number for number, image in enumerate(images)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_predictions(file, sorted(everyone, key=lambda prediction: order[prediction.image]))
     processes.wait_for_everyone()
-
-
-def _gather(mine: list[Prediction]) -> list[Prediction]:
-    from accelerate.utils import gather_object
-
-    everyone: list[Prediction] = gather_object(mine)
-    return everyone

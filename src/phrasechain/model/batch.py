@@ -20,24 +20,12 @@ from phrasechain.core.boxes import spatial_features_xyxy
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.schema import Caption, Example, Phrase, Regions
 from phrasechain.data.regimes import chain_phrases
+from phrasechain.phrases.finder import FoundPhrase
 
 Item = tuple[Example, Caption]
 #: What always stays together: an image with all its captions, whose regions are then scored once, or one caption.
 Group = tuple[Item, ...]
 BY = ("image", "caption", "draw")
-
-
-class PhraseSpan(Protocol):
-    """Where a phrase stands: in the characters of its caption, and in its tokens."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def first_token(self) -> int: ...
-    @property
-    def end_token(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +34,7 @@ class GroundQuery:
 
     regions: Regions
     tokens: tuple[str, ...]
-    phrases: Sequence[PhraseSpan]
+    phrases: Sequence[Phrase | FoundPhrase]
     caption: int = 0  # its index among the captions of the image
 
 

@@ -13,8 +13,7 @@ Axes: P phrases, K regions, C boxes of each phrase; N phrases and F kinds of evi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -32,6 +31,7 @@ _LEAST = 1e-4  # mass that counts: less is taken for this much, and makes no alt
 BINS = 10  # of a reliability diagram
 _AT_ONCE = 64  # phrases that alternatives are looked for at a time
 _RIDGE = 1e-3
+_NEWTON_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,9 @@ def rank_boxes(scores: Scores, decoded: Decoded, calibration: Calibration, top_k
     """The box of each phrase and up to ``top_k`` alternatives, no two of which agree."""
     found: list[RankedBoxes] = []
     for rows in torch.arange(len(decoded.region)).split(_AT_ONCE):  # type: ignore[no-untyped-call]
-        part = Decoded(*(each[rows] for each in _fields(decoded)))
+        part = Decoded(*(getattr(decoded, item.name)[rows] for item in fields(decoded)))
         found += _rank_few(part, scores.emissions[rows], calibration, top_k)
     return found
-
-
-def _fields(decoded: Decoded) -> Sequence[Tensor]:
-    return decoded.region, decoded.boxes, decoded.probabilities, decoded.refined
 
 
 def _rank_few(decoded: Decoded, emissions: Tensor, calibration: Calibration, top_k: int) -> list[RankedBoxes]:
@@ -110,7 +106,7 @@ def _ranked(boxes: list[list[float]], probabilities: list[float], places: list[i
 # ---- fitting and judging a calibration ----
 
 
-def fit_logistic(rows: Tensor, targets: Tensor, counts: Tensor, steps: int = 50) -> tuple[Tensor, Tensor]:
+def fit_logistic(rows: Tensor, targets: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Slopes (F,) and the constant of the logistic regression of targets (N,), weighted by counts (N,), on rows (N, F).
 
     Newton's method on standardised rows, with a ridge that keeps the weights finite where the classes are separable.
@@ -120,7 +116,7 @@ def fit_logistic(rows: Tensor, targets: Tensor, counts: Tensor, steps: int = 50)
     penalty = _RIDGE * counts.sum() * torch.eye(inputs.shape[1], dtype=rows.dtype)
     penalty[-1, -1] = 1e-9 * counts.sum()
     weights = rows.new_zeros(inputs.shape[1])
-    for _ in range(steps):
+    for _ in range(_NEWTON_STEPS):
         p = (inputs @ weights).sigmoid()
         gradient = inputs.T @ (counts * (p - targets)) + penalty @ weights
         hessian = (inputs * (counts * p * (1 - p))[:, None]).T @ inputs + penalty

@@ -52,16 +52,14 @@ def extract(
     count: int = REGIONS,
     source: BoxSource | None = None,
     workers: int | None = None,
-    flush_seconds: float | None = None,
 ) -> ExtractReport:
     """Write the regions of photos, given by image id, to the store ``out``; what it has already is skipped.
 
     ``workers`` photos are worked on at once, by default one for each core, each on one thread: faster than one photo
     on all cores. Photos that cannot be used are skipped and reported. The store grows in the order of the photos; an
-    interrupt loses nothing that was done, a kill at most the last ``flush_seconds``.
+    interrupt loses nothing that was done, a kill at most the last ``FLUSH_SECONDS``.
     """
     workers = usable_cores() if workers is None else workers
-    flush_seconds = FLUSH_SECONDS if flush_seconds is None else flush_seconds
 
     def extract_one(item: tuple[str, Path]) -> Regions | DataError:
         image, path = item
@@ -79,7 +77,7 @@ def extract(
             flushed = time.monotonic()
             for (_, path), regions in track(zip(missing, found, strict=True), len(missing), "photos"):
                 _add(writer, path, regions, report)
-                if time.monotonic() - flushed >= flush_seconds:
+                if time.monotonic() - flushed >= FLUSH_SECONDS:
                     writer.flush()
                     flushed = time.monotonic()
         writer.finish()
