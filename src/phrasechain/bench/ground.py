@@ -74,12 +74,12 @@ def bench_ground(model: str | None = None, threads: int = 2, seconds: float = 4.
     return {"load_average": load, "torch": torch.__version__, "threads": threads, "figures": figures}
 
 
-def write_photos(folder: Path, count: int, size: tuple[int, int] = (500, 375)) -> list[Path]:
+def write_photos(folder: Path, count: int) -> list[Path]:
     """JPEG files of large coloured blocks, no two alike."""
     paths = [folder / f"{number}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
         blocks = np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-        Image.fromarray(blocks).resize(size, Image.Resampling.BICUBIC).save(path, quality=90)
+        Image.fromarray(blocks).resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
     return paths
 
 

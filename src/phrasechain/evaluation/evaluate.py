@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +55,11 @@ class Protocol:
             raise DataError(f"resamples are 1 to 1,000,000, not {self.resamples:,}")
         if self.seed < 0:
             raise DataError(f"a seed is 0 or more, not {self.seed}")
+
+    @property
+    def bootstrap(self) -> dict[str, Any]:
+        """The arguments of ``bootstrap_means`` and ``paired_test``."""
+        return {"resamples": self.resamples, "seed": self.seed, "level": self.level}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +182,13 @@ def score(
     if against is not None:
         theirs = _accuracy_columns(gold, _predicted(against, protocol.convention), protocol.thresholds)
         pairs = list(zip(accuracies, theirs, strict=True))
-    for name, scope in (("caption 0", gold.caption_index == 0), ("all captions", torch.ones(len(gold)).bool())):
+    for name, scope in caption_scopes(gold).items():
         yield _section(name, scope, gold, matched, columns, pairs, protocol)
+
+
+def caption_scopes(gold: Gold) -> dict[str, Tensor]:
+    """The phrases of each section: (N,) bool."""
+    return {"caption 0": gold.caption_index == 0, "all captions": _everyone(gold)}
 
 
 def _section(
@@ -194,22 +205,8 @@ def _section(
         torch.stack([column.values[scope] for column in columns], -1),
         torch.stack([column.counted[scope] for column in columns], -1),
         image,
-        resamples=protocol.resamples,
-        seed=protocol.seed,
-        level=protocol.level,
+        **protocol.bootstrap,
     )
-    pairs = pairs if len(image) else []
-    tests = [
-        paired_test(
-            mine.values[scope],
-            theirs.values[scope],
-            image,
-            resamples=protocol.resamples,
-            seed=protocol.seed,
-            level=protocol.level,
-        )
-        for mine, theirs in pairs
-    ]
     return Section(
         name=name,
         images=len(set(image.tolist())),
@@ -218,7 +215,11 @@ def _section(
         missing=int((~matched.found[scope]).sum()),
         rows=tuple(Row(column.table, column.name, mean) for column, mean in zip(columns, means, strict=True)),
         comparisons=tuple(
-            Comparison(f"{mine.table}, {mine.name}", test) for (mine, _), test in zip(pairs, tests, strict=True)
+            Comparison(
+                f"{mine.table}, {mine.name}",
+                paired_test(mine.values[scope], theirs.values[scope], image, **protocol.bootstrap),
+            )
+            for mine, theirs in (pairs if len(image) else ())
         ),
     )
 

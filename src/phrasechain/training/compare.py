@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -19,7 +20,7 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.settings import with_texts
 from phrasechain.data.dataset import open_dataset
-from phrasechain.evaluation.evaluate import Protocol, Section, score
+from phrasechain.evaluation.evaluate import Protocol, Section, caption_scopes, score
 from phrasechain.evaluation.gold import Gold, Matched, collect_gold, match_predictions
 from phrasechain.evaluation.metrics import RIGHT, Mean, PairedTest, has_rival, neighbours, paired_test
 from phrasechain.evaluation.predict import InferenceOptions, predict_run, predictions_file
@@ -72,7 +73,7 @@ class Tables:
 
 
 class ComparisonRunner:
-    """Trains and asks what a table needs, once."""
+    """Trains and asks what a table needs, each run, match, line and test once."""
 
     def __init__(
         self, data: Path, features: Path, out: Path, base: Config, split: str, device: str, protocol: Protocol
@@ -83,41 +84,29 @@ class ComparisonRunner:
         self.gold = {regime: collect_gold(examples, regime) for regime in ("gold", "all")}
         if len(self.gold["gold"]) == 0:
             raise DataError(f"{data}: the split {split!r} has no phrase with a box: nothing to compare")
-        self._runs: dict[tuple[str, int], Path] = {}
-        self._matched: dict[tuple[str, int, InferenceOptions], Matched] = {}
-        self._lines: dict[tuple[TableLine, int], Line] = {}
-        self._tests: dict[tuple[TableLine, TableLine, int], Test] = {}
+        self.run, self.matched = cache(self._run), cache(self._match)
+        self.line, self.test = cache(self._line), cache(self._test)
 
     def is_trained(self, row: str, seed: int) -> bool:
         return is_finished(self._folder(row, seed))
 
-    def run(self, row: str, seed: int) -> Path:
+    def _run(self, row: str, seed: int) -> Path:
         """The folder of a row's run, which is trained unless it is finished."""
-        if (row, seed) not in self._runs:
-            config = with_texts(self.base, [*ROWS[row], f"train.seed={seed}"])
-            folder = self._folder(row, seed)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            self._runs[row, seed] = train(self.data, self.features, folder, config, self.device)
-        return self._runs[row, seed]
+        config = with_texts(self.base, [*ROWS[row], f"train.seed={seed}"])
+        folder = self._folder(row, seed)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return train(self.data, self.features, folder, config, self.device)
 
     def _folder(self, row: str, seed: int) -> Path:
         return self.out / "runs" / f"{row.replace(', ', '_').replace(' ', '-')}_seed-{seed}"
 
-    def matched(self, row: str, seed: int, answering: InferenceOptions) -> Matched:
+    def _match(self, row: str, seed: int, answering: InferenceOptions) -> Matched:
         """A run's predictions beside the gold phrases; they are made unless they are there."""
-        key = row, seed, answering
-        if key not in self._matched:
-            run = self.run(row, seed)
-            file = predictions_file(run, self.split, answering)
-            if not file.exists():
-                predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(answering))
-            self._matched[key] = match_predictions(self.gold[answering.regime], read_predictions(file), str(file))
-        return self._matched[key]
-
-    def line(self, asked: TableLine, seeds: int) -> Line:
-        if (asked, seeds) not in self._lines:
-            self._lines[asked, seeds] = self._line(asked, seeds)
-        return self._lines[asked, seeds]
+        run = self.run(row, seed)
+        file = predictions_file(run, self.split, answering)
+        if not file.exists():
+            predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(answering))
+        return match_predictions(self.gold[answering.regime], read_predictions(file), str(file))
 
     def _line(self, asked: TableLine, seeds: int) -> Line:
         matched = [self.matched(asked.row, seed, asked.answering) for seed in range(seeds)]
@@ -126,15 +115,9 @@ class ComparisonRunner:
         minutes = [_minutes(self.run(asked.row, seed)) for seed in range(seeds)]
         accuracies = {
             name: tuple(float(_right(gold, one)[scope].double().mean()) for one in matched)
-            for name, scope in _sections(gold).items()
+            for name, scope in caption_scopes(gold).items()
         }
         return Line(asked.label, asked.row, asked.answering, seeds, sections, accuracies, mean(minutes))
-
-    def test(self, first: TableLine, second: TableLine, seeds: int) -> Test:
-        key = first, second, seeds
-        if key not in self._tests:
-            self._tests[key] = self._test(*key)
-        return self._tests[key]
 
     def _test(self, first: TableLine, second: TableLine, seeds: int) -> Test:
         """The test for all phrases and for those with a rival, by which a chain should matter most."""
@@ -143,15 +126,17 @@ class ComparisonRunner:
             torch.stack([_right(gold, self.matched(asked.row, seed, asked.answering)) for seed in range(seeds)])
             for asked in (first, second)
         )  # (S, N)
-        scopes, rival = _sections(gold), has_rival(neighbours(gold.caption, gold.entity, gold.categories), len(gold))
+        scopes, rival = (
+            caption_scopes(gold),
+            has_rival(neighbours(gold.caption, gold.entity, gold.categories), len(gold)),
+        )
         scopes |= {f"{name}, with a rival": scope & rival for name, scope in scopes.items()}
         gains = {
             name: paired_test(
                 mine[:, scope].flatten(),
                 theirs[:, scope].flatten(),
                 gold.image[scope].repeat(seeds),
-                resamples=self.protocol.resamples,
-                seed=self.protocol.seed,
+                **self.protocol.bootstrap,
             )
             for name, scope in scopes.items()
             if bool(scope.any())
@@ -180,16 +165,16 @@ def compare(
     what is there whenever another run is trained.
     """
     rows = _wanted_rows(base, rows)
-    workshop = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol())
+    runner = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol())
     tables = Tables(str(data), split, str(features), tuple(settings), seeds, {}, ())
     counts: dict[str, int] = {}
-    for row, seed in _in_order(workshop, rows, seeds):
-        is_new = not workshop.is_trained(row, seed)
-        workshop.run(row, seed)
+    for row, seed in _in_order(runner, rows, seeds):
+        is_new = not runner.is_trained(row, seed)
+        runner.run(row, seed)
         counts[row] = seed + 1
         if is_new:
-            note(_filled(tables, workshop, counts))
-    return _filled(tables, workshop, counts)
+            note(_filled(tables, runner, counts))
+    return _filled(tables, runner, counts)
 
 
 def _wanted_rows(base: Config, rows: Sequence[str] | None) -> list[str]:
@@ -202,32 +187,32 @@ def _wanted_rows(base: Config, rows: Sequence[str] | None) -> list[str]:
     return [row for row in dict.fromkeys(rows or ROWS) if row != WORDS]
 
 
-def _in_order(workshop: ComparisonRunner, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
+def _in_order(runner: ComparisonRunner, rows: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
     """What is trained, one after the other: a row and a seed."""
     yield from ((row, 0) for row in rows)
     yield from ((row, seed) for seed in range(1, seeds) for row in rows if row in FULL)
     for row in rows:
-        if row not in FULL and REFERENCE in rows and _is_near_reference(workshop, row, seeds):
+        if row not in FULL and REFERENCE in rows and _is_near_reference(runner, row, seeds):
             yield from ((row, seed) for seed in range(1, seeds))
 
 
-def _is_near_reference(workshop: ComparisonRunner, row: str, seeds: int) -> bool:
-    interval = headline(workshop.line(HERE, seeds).sections[0])
-    own = headline(workshop.line(TableLine(row, row), 1).sections[0]).value
+def _is_near_reference(runner: ComparisonRunner, row: str, seeds: int) -> bool:
+    interval = headline(runner.line(HERE, seeds).sections[0])
+    own = headline(runner.line(TableLine(row, row), 1).sections[0]).value
     return interval.low <= own <= interval.high
 
 
-def _filled(tables: Tables, workshop: ComparisonRunner, counts: Mapping[str, int]) -> Tables:
+def _filled(tables: Tables, runner: ComparisonRunner, counts: Mapping[str, int]) -> Tables:
     """The tables of what is trained: ``counts`` seeds of each row. One that says nothing new is left out."""
     shown: dict[str, tuple[Line, ...]] = {}
     seen: set[tuple[str, InferenceOptions]] = set()
     for title, asked in TABLES.items():
         there = [each for each in asked if each.row in counts]
         if not seen.issuperset((each.row, each.answering) for each in there):
-            shown[title] = tuple(workshop.line(each, counts[each.row]) for each in there)
+            shown[title] = tuple(runner.line(each, counts[each.row]) for each in there)
             seen.update((each.row, each.answering) for each in there)
     tests = tuple(
-        workshop.test(first, second, min(counts[first.row], counts[second.row]))
+        runner.test(first, second, min(counts[first.row], counts[second.row]))
         for first, second in TESTS
         if first.row in counts and second.row in counts
     )
@@ -272,10 +257,6 @@ def join_matched(parts: Sequence[Matched]) -> Matched:
         unknown=sum(part.unknown for part in parts),
         first_unknown=None,
     )
-
-
-def _sections(gold: Gold) -> dict[str, Tensor]:
-    return {"caption 0": gold.caption_index == 0, "all captions": torch.ones(len(gold), dtype=torch.bool)}
 
 
 def _right(gold: Gold, matched: Matched) -> Tensor:
