@@ -12,7 +12,7 @@ from torch import Tensor
 from phrasechain.chain import kernel
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.regions import nms_kernel
-from phrasechain.regions.nms import nms, soft_nms, suppress
+from phrasechain.regions.nms import best_boxes, nms, soft_nms, suppress
 
 
 def greedy(boxes: Tensor, threshold: float) -> list[bool]:
@@ -163,3 +163,24 @@ def test_other_numbers_than_float32_are_chosen_among_in_torch() -> None:
     boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3]], dtype=torch.float64)
     assert nms(boxes, 0.5, 3).tolist() == [0, 2]
     assert soft_nms(boxes, torch.tensor([2.0, 1.5, 1.0], dtype=torch.float64), 3)[0].tolist() == [0, 2, 1]
+
+
+def scored_boxes(B: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    low = torch.rand(B, 60, 2, generator=generator) * 0.6
+    boxes = torch.cat((low, low + 0.05 + torch.rand(B, 60, 2, generator=generator) * 0.5), -1)
+    return torch.randn(B, 60, generator=generator), boxes
+
+
+def test_the_best_come_first_and_the_suppressed_fill_up() -> None:
+    boxes = torch.tensor([[[0.0, 0, 0.5, 0.5], [0.0, 0, 0.5, 0.49], [0.5, 0.5, 1.2, 1.0], [0.2, 0.8, 0.3, 0.9]]])
+    selected = best_boxes(torch.tensor([[0.1, 0.9, 0.3, 0.2]]), boxes, candidates=4, overlap=0.5, count=4)
+    assert selected.indices.tolist() == [[1, 2, 3, 0]]
+    assert selected.kept.tolist() == [[True, True, True, False]]
+    assert torch.equal(selected.boxes[0, 1], torch.tensor([0.5, 0.5, 1.0, 1.0]))  # cut at the border
+
+
+def test_only_the_candidates_are_looked_at() -> None:
+    score, boxes = scored_boxes(2, 0)
+    selected = best_boxes(score, boxes, candidates=5, overlap=1.0, count=100)
+    assert torch.equal(selected.indices, score.topk(5).indices)

@@ -17,9 +17,10 @@ from phrasechain.evaluation.gold import collect_gold, match_predictions
 from phrasechain.evaluation.metrics import Mean
 from phrasechain.evaluation.predict import InferenceOptions, predictions_file
 from phrasechain.evaluation.predictions import read_predictions
+from phrasechain.evaluation.report import report_dict
 from phrasechain.training import compare as comparing
 from phrasechain.training.compare import Tables, compare, headline
-from phrasechain.training.compare_report import comparison_dict, markdown, picture, write_comparison
+from phrasechain.training.compare_report import markdown, picture, write_comparison
 from phrasechain.training.compare_rows import REFERENCE, ROWS, TABLES
 from tiny_grounding import tiny_config, write_world
 
@@ -69,7 +70,7 @@ def test_tables_are_there_after_each_run(tables: Tables, noted: list[Tables]) ->
     assert lines[3] == dict.fromkeys(ROWS_HERE, 1)
     assert lines[4] == lines[3] | {"HL": 2}
     assert lines[6] == lines[3] | {"HL": 2, "SL": 2, "SL-CCRF": 2}
-    assert comparison_dict(noted[-1]) == comparison_dict(tables)
+    assert report_dict(noted[-1]) == report_dict(tables)
     text = markdown(noted[4])
     assert "| SL-CCRF (1 seed) |" in text
     assert "| SL against HL (1 seed) |" in text
@@ -178,7 +179,7 @@ def test_nothing_is_done_twice(world: World, out: Path, tables: Tables) -> None:
     noted: list[Tables] = []
     again = compare(*world, out, BASE, **HOW, note=noted.append)
     assert noted == []
-    assert comparison_dict(again) == comparison_dict(tables)
+    assert report_dict(again) == report_dict(tables)
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
     with pytest.raises(DataError, match=r"a run with another train\.epochs; choose another folder"):

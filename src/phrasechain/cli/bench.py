@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from phrasechain.core.errors import require_name
-from phrasechain.core.files import require_writable, write_output
+from phrasechain.core.files import json_bytes, require_writable, write_output
 
 BENCHMARKS = ("chain", "step", "ground")
 
@@ -25,8 +25,6 @@ def bench(
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
 ) -> None:
     """Measure speed and memory as ratios to named peers and a lower bound, in one run."""
-    import json
-
     from rich.console import Console
 
     require_writable(json_path)
@@ -46,5 +44,5 @@ def bench(
 
         results, show = bench_step(seconds=seconds, memory=memory, growth=growth), print_step
     if json_path:
-        write_output(json_path, json.dumps(results, indent=1).encode() + b"\n")
+        write_output(json_path, json_bytes(results))
     show(results, Console())

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.counts import print_counts
-from phrasechain.core.files import require_writable, write_output
+from phrasechain.cli.common import print_counts
+from phrasechain.core.files import json_bytes, require_writable, write_output
 from phrasechain.core.terminal import printable
 
 
@@ -26,8 +26,6 @@ def check(
 
     Exit status: 0 usable, 1 not usable, 2 cannot be opened.
     """
-    import json
-
     from rich.console import Console
 
     from phrasechain.evaluation.check import check_dataset
@@ -38,7 +36,7 @@ def check(
     if figure:
         write_output(figure, draw_figure(report))
     if json_path:
-        write_output(json_path, json.dumps(check_dict(report), indent=1).encode() + b"\n")
+        write_output(json_path, json_bytes(check_dict(report)))
     print_check(report, Console())
     if not report.is_usable:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.options import ConfigFile, Preset, Run, Settings, as_settings
+from phrasechain.cli.common import ConfigFile, Preset, Run, Settings, as_settings
 from phrasechain.core.terminal import printable
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phrasechain.cli.counts import print_counts, say_skipped
+from phrasechain.cli.common import print_counts, say_skipped
 from phrasechain.core.files import write_output
 from phrasechain.core.terminal import printable
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.options import ConfigFile, Device, Run, Settings
+from phrasechain.cli.common import ConfigFile, Device, Run, Settings
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import require_writable, write_output
+from phrasechain.core.files import json_bytes, require_writable, write_output
 from phrasechain.core.terminal import printable
 
 TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast, paper, ban … [as the preset has it].")]
@@ -120,8 +120,6 @@ def evaluate(
 
     A run gets predictions.jsonl, report.json and report.html in a folder of its own for each split and way of asking.
     """
-    import json
-
     from rich.console import Console
 
     from phrasechain.evaluation.evaluate import Protocol, evaluate_file
@@ -142,7 +140,7 @@ def evaluate(
         html_path = html_path or predictions.with_name("report.html")
     report = evaluate_file(predictions, data, split, protocol, against, features)
     if json_path:
-        write_output(json_path, json.dumps(report_dict(report), indent=1).encode() + b"\n")
+        write_output(json_path, json_bytes(report_dict(report)))
     if html_path:
         write_output(html_path, report_html(report).encode())
     print_report(report, Console())

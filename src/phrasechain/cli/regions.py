@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.counts import print_counts
-from phrasechain.cli.options import ConfigFile, Preset, Run, Settings, as_settings
+from phrasechain.cli.common import ConfigFile, Preset, Run, Settings, as_settings, print_counts
 from phrasechain.core.errors import DataError
 from phrasechain.core.terminal import printable
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import secrets
 import sys
@@ -79,6 +80,11 @@ def require_writable(*paths: Path | None) -> None:
             raise DataError(f"{path}: cannot be written: there is no folder {path.parent}")
         if path is not None and path.is_dir():
             raise DataError(f"{path}: cannot be written: it is a folder")
+
+
+def json_bytes(values: object) -> bytes:
+    """Plain values as an indented JSON file."""
+    return json.dumps(values, indent=1).encode() + b"\n"
 
 
 def write_output(path: Path, data: bytes) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.box import SIMPLE
@@ -12,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phrasechain import __version__
 from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.core.terminal import print_table, printable
 from phrasechain.evaluation.check import CheckReport, Coverage, Split
+from phrasechain.evaluation.report import figure_png, report_dict
 
 LISTED = 20  # messages that are printed; JSON has them all
 LAST_BAR = 25  # of a histogram: this many or more
@@ -36,7 +34,7 @@ def print_check(report: CheckReport, console: Console) -> None:
 
 def check_dict(report: CheckReport) -> dict[str, Any]:
     """The report as plain JSON values."""
-    return {"phrasechain": __version__, "usable": report.is_usable, **asdict(report)}
+    return {"usable": report.is_usable, **report_dict(report)}
 
 
 def draw_figure(report: CheckReport) -> bytes:
@@ -61,9 +59,7 @@ def draw_figure(report: CheckReport) -> bytes:
     for axes, (xlabel, ylabel, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_histograms(axes, series)
         axes.set(xlabel=xlabel, ylabel=ylabel)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return figure_png(figure, dpi=150)
 
 
 def _draw_histograms(axes: Any, series: Mapping[str, tuple[Sequence[int], float]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from html import escape as escape_html
+from io import BytesIO
 from itertools import groupby
 from math import isnan
 from typing import Any
@@ -55,10 +56,16 @@ def _shown(text: str) -> str:
     return escape_markup(printable(text))
 
 
-def report_dict(report: Report) -> dict[str, Any]:
-    """The report as plain JSON values; what is not defined (a mean of nothing) is null."""
-    values: dict[str, Any] = without_nan(asdict(report))
-    return {"phrasechain": __version__, **values}
+def report_dict(report: Any) -> dict[str, Any]:
+    """A report, a dataclass, as plain JSON values; what is not defined (a mean of nothing) is null."""
+    return {"phrasechain": __version__, **_without_nan(asdict(report))}
+
+
+def figure_png(figure: Any, dpi: int) -> bytes:
+    """A figure of matplotlib as PNG."""
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=dpi)
+    return file.getvalue()
 
 
 def report_html(report: Report) -> str:
@@ -126,10 +133,10 @@ def _sentence(comparison: Comparison) -> str:
     )
 
 
-def without_nan(value: Any) -> Any:
+def _without_nan(value: Any) -> Any:
     """Plain values with None for NaN, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
+        return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and isnan(value) else value

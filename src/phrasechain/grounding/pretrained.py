@@ -27,7 +27,7 @@ from torch import Tensor
 from phrasechain import __version__
 from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import read_bounded, reason, write_atomically
+from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomically
 from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint
 from phrasechain.model.confidence import EVIDENCE, Calibration
 from phrasechain.model.decode import DECODERS
@@ -177,8 +177,7 @@ def _calibration(values: Any) -> Calibration:
 def calibrations_json(calibrations: Mapping[str, Calibration], notes: Mapping[str, Any] | None = None) -> bytes:
     """The file of the calibrations, with notes on how they were found."""
     decoders = {name: {"weights": each.weights, "constant": each.constant} for name, each in calibrations.items()}
-    whole = {"format": CALIBRATION_FORMAT, "evidence": EVIDENCE, "decoders": decoders, **(notes or {})}
-    return json.dumps(whole, indent=1).encode() + b"\n"
+    return json_bytes({"format": CALIBRATION_FORMAT, "evidence": EVIDENCE, "decoders": decoders, **(notes or {})})
 
 
 # ---- writing ----

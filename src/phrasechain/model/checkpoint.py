@@ -24,7 +24,7 @@ from torch import Tensor
 
 from phrasechain import __version__
 from phrasechain.core.errors import DataError, one_line, unknown_name
-from phrasechain.core.files import read_bounded, sync_folder
+from phrasechain.core.files import json_bytes, read_bounded, sync_folder
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
 from phrasechain.model.model import GroundingModel
@@ -101,8 +101,8 @@ def checkpoint_files(model: GroundingSystem, weights: Mapping[str, Tensor], card
     encoder = model.text.encoder
     return {
         WEIGHTS: save(_plain(weights), {"format": CHECKPOINT_FORMAT}),
-        CARD: _json({"format": CHECKPOINT_FORMAT, "phrasechain": __version__, **asdict(card)}),
-        TEXT: _json({"encoder": _encoder_name(encoder), "settings": encoder.settings}),
+        CARD: json_bytes({"format": CHECKPOINT_FORMAT, "phrasechain": __version__, **asdict(card)}),
+        TEXT: json_bytes({"encoder": _encoder_name(encoder), "settings": encoder.settings}),
     }
 
 
@@ -234,10 +234,6 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-
-
-def _json(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, indent=1).encode() + b"\n"
 
 
 def _read_json(file: Path) -> dict[str, Any]:

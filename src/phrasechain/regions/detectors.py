@@ -25,8 +25,8 @@ from torch import Tensor
 from phrasechain.core.boxes import area_xyxy, cxcywh_to_xyxy
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.progress import quiet_library
+from phrasechain.regions.nms import best_boxes
 from phrasechain.regions.pixels import ImageSource, read_rgb
-from phrasechain.regions.select import best_boxes
 
 PREFIX = "hf:"
 #: Text queries for open-vocabulary detectors: things that captions often name.

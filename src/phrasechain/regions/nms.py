@@ -5,6 +5,8 @@ Where pip found a compiler, nms.c runs both for one photo, several times as fast
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,30 +19,35 @@ _MIDPOINT, _SLOPE = 0.55, 20.0  # of soft-NMS's logistic decay: the IoU at which
 
 
 def suppress(boxes: Tensor, threshold: float) -> Tensor:
-    """The mask of greedy NMS over boxes sorted by falling score, batched and exportable: (..., N, 4) to (..., N) bool.
+    """The mask of greedy NMS over boxes sorted by falling score, batched: (..., N, 4) to (..., N) bool.
 
     A box is suppressed when an earlier box that is kept has an IoU above ``threshold`` with it. Computed as a fixed
     point: each round decides at least one more box, in order, so it converges to the greedy result, usually quickly.
     """
     overlaps = iou_xyxy(boxes[..., :, None, :], boxes[..., None, :, :]) > threshold  # (..., N, N)
     earlier = overlaps.tril(-1).to(boxes.dtype)  # row i: the boxes before i that overlap it
-    everything = torch.ones_like(boxes[..., 0])
+    before, kept = None, torch.ones_like(boxes[..., 0])
+    while before is None or not torch.equal(before, kept):
+        before, kept = kept, ((earlier @ kept[..., None])[..., 0] == 0).to(boxes.dtype)
+    return kept > 0
 
-    def next_round(before: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        return kept.clone(), ((earlier @ kept[..., None])[..., 0] == 0).to(boxes.dtype)
 
-    def has_changed(before: Tensor, kept: Tensor) -> Tensor:
-        return (before != kept).any()
+class SelectedBoxes(NamedTuple):
+    """K boxes of each image, best first; where NMS keeps fewer than K, suppressed boxes fill up the rest."""
 
-    state = next_round(everything, everything)
-    if torch.compiler.is_exporting():  # a loop as a node of the graph
-        from torch._higher_order_ops import while_loop
+    boxes: Tensor  # (B, K, 4), clipped to the image
+    indices: Tensor  # (B, K) int64: into the N input boxes
+    kept: Tensor  # (B, K) bool: False for boxes that were suppressed
 
-        state = while_loop(has_changed, next_round, state)  # type: ignore[no-untyped-call]
-    else:
-        while has_changed(*state):
-            state = next_round(*state)
-    return state[1] > 0
+
+def best_boxes(score: Tensor, boxes: Tensor, candidates: int, overlap: float, count: int) -> SelectedBoxes:
+    """Greedy NMS among the ``candidates`` best: scores (B, N) and boxes (B, N, 4) to ``count`` boxes."""
+    order = score.topk(min(candidates, score.shape[1]), -1).indices  # (B, M), falling
+    inside = boxes.clamp(0, 1).gather(1, order[..., None].expand(-1, -1, 4))
+    kept = suppress(inside, overlap)
+    first = (~kept).to(torch.int8).sort(dim=-1, stable=True).indices[:, :count]  # the kept ones, in their order
+    selected = inside.gather(1, first[..., None].expand(-1, -1, 4))
+    return SelectedBoxes(selected, order.gather(1, first), kept.gather(1, first))
 
 
 def nms(boxes: Tensor, threshold: float, count: int) -> Tensor:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from io import BytesIO
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
-from typing import Any
 
-from phrasechain import __version__
-from phrasechain.core.files import write_output
+from phrasechain.core.files import json_bytes, write_output
 from phrasechain.evaluation.evaluate import Section
 from phrasechain.evaluation.metrics import Mean, PairedTest
 from phrasechain.evaluation.predict import InferenceOptions
-from phrasechain.evaluation.report import without_nan
+from phrasechain.evaluation.report import figure_png, report_dict
 from phrasechain.training.compare import Line, Tables, Test, headline
 
 RIVALS = ("alone in its category", "with a rival")
@@ -25,18 +21,12 @@ def write_comparison(tables: Tables, out: Path) -> list[Path]:
     """Write ``compare.md``, ``compare.json`` and ``compare.png``."""
     files = {
         "compare.md": markdown(tables).encode(),
-        "compare.json": json.dumps(comparison_dict(tables), indent=1).encode() + b"\n",
+        "compare.json": json_bytes(report_dict(tables)),
         "compare.png": picture(tables),
     }
     for name, content in files.items():
         write_output(out / name, content)
     return [out / name for name in files]
-
-
-def comparison_dict(tables: Tables) -> dict[str, Any]:
-    """Everything as plain values."""
-    found: dict[str, Any] = without_nan(asdict(tables))
-    return {"phrasechain": __version__, **found}
 
 
 def markdown(tables: Tables) -> str:
@@ -137,6 +127,4 @@ def picture(tables: Tables) -> bytes:
         axes.set_title(f"{section.name}, percent right")
         axes.set_yticks(range(len(lines)), [name for name, _ in lines])
         axes.grid(alpha=0.3, axis="x")
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=120)
-    return drawn.getvalue()
+    return figure_png(figure, dpi=120)

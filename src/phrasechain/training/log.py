@@ -1,24 +1,27 @@
-"""What a run logs: losses and scores (``metrics.jsonl``, TensorBoard), and each start (``environment.jsonl``)."""
+"""What a run logs: losses and scores (``metrics.jsonl``, ``curves.png``, TensorBoard); each start (``environment.jsonl``)."""
 
 from __future__ import annotations
 
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from phrasechain import __version__
 from phrasechain.core.distributed import Processes
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import write_atomically
+from phrasechain.evaluation.report import figure_png
 
 Log = Callable[[Mapping[str, float]], None]
+_WINDOW = 50  # steps that the shown losses are averaged over
 METRICS, ENVIRONMENT = "metrics.jsonl", "environment.jsonl"
 
 
@@ -58,6 +61,36 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         except ValueError:
             continue
     return lines
+
+
+def draw_curves(folder: Path, losses: Sequence[str], scores: Mapping[str, float]) -> None:
+    """Draw ``curves.png``: the named losses as moving averages, and scores times their factors."""
+    from matplotlib.figure import Figure
+
+    lines = read_metrics(folder)
+    figure = Figure(figsize=(10, 4))
+    figure.subplots_adjust(left=0.07, right=0.98, bottom=0.13, top=0.97)
+    left, right = figure.subplots(1, 2)
+    for name in losses:
+        steps, values = _column(lines, name, 1.0)
+        window = min(_WINDOW, len(values))
+        if window:
+            left.plot(steps[window - 1 :], np.convolve(values, np.ones(window) / window, "valid"), label=name)
+    for name, factor in scores.items():
+        right.plot(*_column(lines, name, factor), marker=".", label=name)
+    is_positive = any((line.get_ydata() > 0).any() for line in left.lines)  # a perceptron's loss may be 0 all along
+    left.set(xlabel="step", ylabel="loss", yscale="log" if is_positive else "linear")
+    right.set(xlabel="step", ylabel="percent, held out")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    write_atomically(folder / "curves.png", figure_png(figure, dpi=120))
+
+
+def _column(lines: Sequence[dict[str, float]], name: str, factor: float) -> tuple[list[float], list[float]]:
+    found = [(line["step"], factor * line[name]) for line in lines if name in line]
+    return [step for step, _ in found], [value for _, value in found]
 
 
 def _truncate(folder: Path, step: int) -> None:

@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader
 from phrasechain.core.distributed import Processes, sum_gradients
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.progress import progress_bar
-from phrasechain.training.curves import draw_curves
-from phrasechain.training.log import open_log
+from phrasechain.training.log import draw_curves, open_log
 from phrasechain.training.run_folder import Checkpoints
 from phrasechain.training.task import Part, Plan, Task
 

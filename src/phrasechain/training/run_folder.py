@@ -22,7 +22,7 @@ from torch import Tensor
 
 from phrasechain.core.distributed import Processes
 from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.files import read_bounded, reason, write_atomically
+from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomically
 from phrasechain.core.settings import upgraded
 from phrasechain.core.tensors import read_tensors
 from phrasechain.model.checkpoint import POINTERS, STEP_FOLDER, RunState, read_run_state, write_folder
@@ -68,7 +68,7 @@ def _locked(folder: Path, config: dict[str, Any], settings: object | None) -> It
 
 def _require_same(path: Path, config: dict[str, Any], settings: object | None) -> None:
     if not path.exists():
-        write_atomically(path, json.dumps(config, indent=1).encode() + b"\n")
+        write_atomically(path, json_bytes(config))
         return
     try:
         found = dict(json.loads(read_bounded(path, _JSON_LIMIT)))
@@ -156,7 +156,7 @@ class Checkpoints:
         """Make these the run's checkpoints, at once, and remove the others."""
         assert self.run is not None
         found = {"last": self.run.last, "best": self.run.best, "finished": self.run.is_finished}
-        write_atomically(self.folder / POINTERS, json.dumps(found, indent=1).encode() + b"\n")
+        write_atomically(self.folder / POINTERS, json_bytes(found))
         self._remove_others()
 
     def _remove_others(self) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.regions.network import DenseProposals, FeatureMaps, ProposalHead, RegionNetwork, RegionOutputs
-from phrasechain.regions.select import best_boxes
+from phrasechain.regions.nms import best_boxes
 from phrasechain.training.regions.losses import (
     NEAR,
     Supervision,

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""What several commands have: options, and the summary that those over many images print at the end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from phrasechain.core.terminal import print_table, printable
 
 Run = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder, new or to resume.")]
 Preset = Annotated[str, typer.Option(help="Settings to begin with.")]
@@ -23,3 +25,24 @@ def as_settings(**values: object) -> list[str]:
     ['train.epochs=3']
     """
     return [f"{name.replace('__', '.')}={value}" for name, value in values.items() if value is not None]
+
+
+def print_counts(unit: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:
+    """Print what went into a store, and on stderr what was skipped; exits with status 1 if anything was."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(unit, "count", title=escape(printable(str(out))))
+    table.columns[1].justify = "right"
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}")
+    print_table(table, Console())
+    say_skipped(skipped)
+
+
+def say_skipped(skipped: list[str]) -> None:
+    for problem in skipped:
+        typer.echo(f"skipped {printable(problem)}", err=True)
+    if skipped:
+        raise typer.Exit(1)
