@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -72,6 +72,14 @@ def parse_boxes(values: list[Any]) -> NDArray[np.float64]:
         wrong = values[int(ordered.argmin())]
         raise DataError(f"the box {wrong} ends before it starts: x0 ≤ x1 and y0 ≤ y1 in [x0, y0, x1, y1]")
     return boxes
+
+
+def whole_number(record: Mapping[str, Any], key: str, low: int = 0) -> int:
+    """The value of a key, a whole number from ``low`` to ``COORDINATE_LIMIT``; true and false are none."""
+    value = record.get(key)
+    if type(value) is not int or not low <= value <= COORDINATE_LIMIT:
+        raise DataError(f'"{key}" is not a whole number of {low} or more')
+    return value
 
 
 def are_numbers(values: Iterable[Any]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from phrasechain.core.errors import DataError, located, unknown_name
 from phrasechain.core.images import image_size, without_warnings
-from phrasechain.core.json_lines import parse_json, read_lines
+from phrasechain.core.json_lines import are_numbers, parse_json, read_lines, whole_number
 from phrasechain.core.schema import (
     ALL,
     COORDINATE_LIMIT,
@@ -80,7 +80,7 @@ def _example(record: Mapping[str, Any], image: str, folder: Path) -> Example:
     path = folder / _text(record, "image")
     exists = _is_file(path)
     if "width" in record or "height" in record:
-        width, height = _whole(record, "width", low=1), _whole(record, "height", low=1)
+        width, height = whole_number(record, "width", low=1), whole_number(record, "height", low=1)
     elif exists:
         with without_warnings():
             width, height = image_size(path)
@@ -118,8 +118,7 @@ def _caption(value: Any, index: int) -> Caption:
 
 
 def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]]) -> Phrase:
-    start = _whole(record, "start", low=0)
-    end = _whole(record, "end", low=0)
+    start, end = whole_number(record, "start"), whole_number(record, "end")
     if not start < end <= len(text):
         raise DataError(f"characters {start} to {end} are not within a caption of {len(text)} characters")
     first_token = bisect_right(tokens, start, key=lambda span: span[1])
@@ -142,7 +141,7 @@ def _phrase(record: Mapping[str, Any], text: str, tokens: list[tuple[int, int]])
 
 
 def _box(value: Any) -> Box:
-    if not (isinstance(value, list) and len(value) == 4 and all(_is_number(side) for side in value)):
+    if not (isinstance(value, list) and len(value) == 4 and are_numbers(value)):
         raise DataError("a box is [x0, y0, x1, y1], four numbers")
     if max(map(abs, value)) > COORDINATE_LIMIT:
         raise DataError(f"a box is not within ±{COORDINATE_LIMIT:,} pixels")
@@ -156,10 +155,6 @@ def _entity(value: Any) -> str | None:
     if value is None:
         return None
     return _name(str(value) if isinstance(value, int) and not isinstance(value, bool) else value, '"entity"')
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _object(value: Any, keys: tuple[str, ...], what: str) -> dict[str, Any]:
@@ -189,10 +184,3 @@ def _name(value: Any, what: str) -> str:
     if not is_name(value):
         raise DataError(f"{what} is not a printable text of 1 to {NAME_LIMIT} characters")
     return str(value)
-
-
-def _whole(record: Mapping[str, Any], key: str, low: int) -> int:
-    value = record.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= COORDINATE_LIMIT:
-        raise DataError(f'"{key}" is not a whole number of {low} or more')
-    return value

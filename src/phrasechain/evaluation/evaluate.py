@@ -117,7 +117,7 @@ class _Column:
     table: str
     name: str
     values: Tensor  # (N,)
-    counted: Tensor  # (N,) bool
+    counted: Tensor | None = None  # (N,) bool; None: all of them
 
 
 def evaluate_file(
@@ -175,7 +175,7 @@ def score(
         *accuracies,
         *_localisation_columns(gold, predicted),
         *_recall_columns(gold, matched, protocol.convention),
-        *(_store_columns(gold, hits) if hits is not None else ()),
+        *(_store_columns(hits) if hits is not None else ()),
         *_breakdown_columns(gold, predicted),
     ]
     pairs: list[tuple[_Column, _Column]] = []
@@ -188,7 +188,7 @@ def score(
 
 def caption_scopes(gold: Gold) -> dict[str, Tensor]:
     """The phrases of each section: (N,) bool."""
-    return {"caption 0": gold.caption_index == 0, "all captions": _everyone(gold)}
+    return {"caption 0": gold.caption_index == 0, "all captions": torch.ones(len(gold)).bool()}
 
 
 def _section(
@@ -200,10 +200,10 @@ def _section(
     pairs: Sequence[tuple[_Column, _Column]],
     protocol: Protocol,
 ) -> Section:
-    image = gold.image[scope]
+    image, everyone = gold.image[scope], torch.ones_like(scope)
     means = bootstrap_means(
         torch.stack([column.values[scope] for column in columns], -1),
-        torch.stack([column.counted[scope] for column in columns], -1),
+        torch.stack([(everyone if column.counted is None else column.counted)[scope] for column in columns], -1),
         image,
         **protocol.bootstrap,
     )
@@ -249,10 +249,6 @@ def _predicted(matched: Matched, convention: str) -> Tensor:
     return torch.where(matched.found[:, None], boxes, _NOWHERE)  # (N, 4)
 
 
-def _everyone(gold: Gold) -> Tensor:
-    return torch.ones(len(gold), dtype=torch.bool)
-
-
 def _ious(gold: Gold, predicted: Tensor) -> dict[str, Tensor]:
     return {
         "merged box": iou_xyxy(predicted, gold.merged),
@@ -264,18 +260,18 @@ def _accuracy_columns(gold: Gold, predicted: Tensor, thresholds: Sequence[float]
     ious = _ious(gold, predicted)
     for threshold in sorted({RIGHT, *thresholds}):
         for name, iou in ious.items():
-            yield _Column(f"accuracy at IoU {threshold:g}", name, iou >= threshold, _everyone(gold))
+            yield _Column(f"accuracy at IoU {threshold:g}", name, iou >= threshold)
 
 
 def _localisation_columns(gold: Gold, predicted: Tensor) -> Iterator[_Column]:
     for name, iou in _ious(gold, predicted).items():
-        yield _Column("mean IoU", name, iou, _everyone(gold))
+        yield _Column("mean IoU", name, iou)
     inside = {
         "merged box": merged_box_pointing_xyxy(predicted, gold.merged),
         "any box": any_box_pointing_xyxy(predicted, gold.boxes, gold.owner),
     }
     for name, values in inside.items():
-        yield _Column("pointing game: centre inside", name, values, _everyone(gold))
+        yield _Column("pointing game: centre inside", name, values)
 
 
 def _recall_columns(gold: Gold, matched: Matched, convention: str) -> Iterator[_Column]:
@@ -288,15 +284,15 @@ def _recall_columns(gold: Gold, matched: Matched, convention: str) -> Iterator[_
     for name, (boxes, owner) in targets.items():
         ranks = first_hits_xyxy(regions, matched.region_counts, boxes, owner)
         for k in RANKS:
-            yield _Column(f"ranked regions, {name}", f"R@{k}", ranks < k, _everyone(gold))
-        yield _Column(f"ranked regions, {name}", f"upper bound, {longest} listed", ranks < NEVER, _everyone(gold))
+            yield _Column(f"ranked regions, {name}", f"R@{k}", ranks < k)
+        yield _Column(f"ranked regions, {name}", f"upper bound, {longest} listed", ranks < NEVER)
 
 
-def _store_columns(gold: Gold, hits: RegionHits) -> Iterator[_Column]:
+def _store_columns(hits: RegionHits) -> Iterator[_Column]:
     """The upper bounds of a store's regions. They and the gold boxes are half-open, whatever the predictions are."""
     for name, ranks in hits.ranks.items():
         for label, k in UPPER_BOUNDS_AT.items():
-            yield _Column(f"regions of the store, {name}", f"upper bound, K={label}", ranks < k, _everyone(gold))
+            yield _Column(f"regions of the store, {name}", f"upper bound, K={label}", ranks < k)
 
 
 def _breakdown_columns(gold: Gold, predicted: Tensor) -> Iterator[_Column]:

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import write_output
-from phrasechain.core.json_lines import are_numbers, number_array, parse_boxes, parse_json, read_lines
+from phrasechain.core.json_lines import are_numbers, number_array, parse_boxes, parse_json, read_lines, whole_number
 from phrasechain.core.schema import NAME_LIMIT, Box
 
-PLACE_LIMIT = 1_000_000  # of a caption in its image and of a sign in its caption
 TOP_REGIONS = 10  # what R@1, R@5 and R@10 need
 
 #: Image id, caption index, start and end of the phrase in the caption's characters.
@@ -75,7 +74,7 @@ def _prediction(record: Any, line: int) -> Prediction:
     image = record.get("image")
     if not isinstance(image, str) or len(image) > NAME_LIMIT:
         raise DataError(f'"image" is not a text of at most {NAME_LIMIT} characters, the image id')
-    caption, start, end = (_whole(record, key) for key in ("caption", "start", "end"))
+    caption, start, end = (whole_number(record, key) for key in ("caption", "start", "end"))
     regions = record.get("regions", [])
     if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
         raise DataError('"regions" is not a list of objects with "box" and "probability"')
@@ -83,13 +82,6 @@ def _prediction(record: Any, line: int) -> Prediction:
     x0, y0, x1, y1 = boxes[0].tolist()
     probabilities = _probabilities([region.get("probability") for region in regions])
     return Prediction(image, caption, start, end, (x0, y0, x1, y1), boxes[1:], probabilities, line)
-
-
-def _whole(record: dict[str, Any], key: str) -> int:
-    value = record.get(key)
-    if type(value) is not int or not 0 <= value <= PLACE_LIMIT:
-        raise DataError(f'"{key}" is not a whole number of 0 or more')
-    return value
 
 
 def _probabilities(values: list[Any]) -> NDArray[np.float64]:

@@ -60,7 +60,7 @@ class Grounder:
     def __init__(self, parts: Pretrained, device: str = "auto", photos: int = PHOTOS) -> None:
         self.parts, self.device = parts, _device(device)
         self.model = parts.model.to(self.device).eval()
-        self._photos = PhotoCache.of(parts.extractor, photos)
+        self._photos = PhotoCache(parts.extractor, photos)
 
     @classmethod
     def from_pretrained(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,27 +23,22 @@ PHOTOS = 256  # whose regions are kept: 60 kB each
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")
 
 
-@dataclass(frozen=True, slots=True)
 class PhotoCache:
     """Extracts the regions of photos and keeps those of the last ``size`` (LRU); threads may share it.
 
     Two threads that ask for the same new photo at once both extract it.
     """
 
-    extractor: RegionExtractor
-    size: int
-    _kept: OrderedDict[str, Regions]
-    _lock: Lock
-
-    @staticmethod
-    def of(extractor: RegionExtractor, size: int = PHOTOS) -> PhotoCache:
+    def __init__(self, extractor: RegionExtractor, size: int = PHOTOS) -> None:
         if size < 0:
             raise DataError(f"the photos to keep must be 0 or more, not {size}")
-        return PhotoCache(extractor, size, OrderedDict(), Lock())
+        self.extractor, self.size = extractor, size
+        self._kept: OrderedDict[str, Regions] = OrderedDict()
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, in this process or another, begins with no photos."""
-        return PhotoCache.of, (self.extractor, self.size)
+        return PhotoCache, (self.extractor, self.size)
 
     def regions(self, photo: ImageSource) -> Regions:
         """The regions of a photo; their ``image`` is a name for its content."""

@@ -1,4 +1,4 @@
-"""What a run logs: losses and scores (``metrics.jsonl``, ``curves.png``, TensorBoard); each start (``environment.jsonl``)."""
+"""Losses and scores of a run (``metrics.jsonl``, TensorBoard, ``curves.png``), each start (``environment.jsonl``)."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from phrasechain.core.distributed import Processes
-from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.errors import DataError
 from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomically
 from phrasechain.core.settings import upgraded
-from phrasechain.core.tensors import read_tensors
+from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.model.checkpoint import POINTERS, STEP_FOLDER, RunState, read_run_state, write_folder
 
 FORMAT_KEY = "format"  # the key of what kind of run it is, and of which version
@@ -122,16 +122,12 @@ class Checkpoints:
         if self.run is None:
             return None
         last = self.folder / self.run.last
-        try:
+        with file_errors(last, "checkpoint", "remove the run to restart"):
             state = dict(json.loads(read_bounded(last / STATE, _JSON_LIMIT)))
             if state.get(FORMAT_KEY) != STATE_FORMAT:
-                raise DataError(f"{last}: written by another version of phrasechain; remove the run to restart")
-            self.best, self.stale = state["best"], int(state["stale"])
-            return int(state["step"]), read_tensors(last / TRAINING, "training state").tensors
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{last}: broken checkpoint: {one_line(error)}; remove the run to restart") from None
+                raise DataError("written by another version of phrasechain")
+            self.best, self.stale, step = state["best"], int(state["stale"]), int(state["step"])
+        return step, read_tensors(last / TRAINING, "training state").tensors
 
     def write(self, step: int, score: float | None, files: Mapping[str, bytes], tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, all or nothing: a task's files, and tensors to resume from."""

@@ -113,12 +113,9 @@ class RegionTrainingModel(nn.Module):
         return heads, [weight for weight in trunk if weight.requires_grad]
 
     def forward(self, trunk_maps: Sequence[Tensor], targets: RegionTargetBatch) -> dict[str, Tensor]:
-        """The losses by name, from the trunk's maps of B photos."""
-        return self.losses(*self.network.from_trunk(*trunk_maps), targets)
-
-    def losses(self, maps: FeatureMaps, dense: DenseProposals, targets: RegionTargetBatch) -> dict[str, Tensor]:
-        """The same, from what the network made of them. Under autocast the losses themselves are still in float32."""
-        dense = DenseProposals(*(each.float() for each in dense))
+        """The losses by name, from the trunk's maps of B photos. Under autocast too, losses are in float32."""
+        maps, found = self.network.from_trunk(*trunk_maps)
+        dense = DenseProposals(*(each.float() for each in found))
         score, extent = proposal_losses(
             dense.score, dense.boxes, self.network.anchors, targets.named, targets.supervision
         )
