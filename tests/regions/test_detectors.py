@@ -200,7 +200,7 @@ def refusal(folder: Path, **options: Any) -> str:
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    assert refusal(tmp_path).startswith(" cannot be loaded: ")
+    assert refusal(tmp_path).startswith(" cannot be loaded as an object detector: ")
 
 
 def test_a_model_that_is_no_detector(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path, folders: dict[s
     (folder / "config.json").write_text(json.dumps(config))
     ran = tmp_path / "ran"
     (folder / "mine.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
-    assert " cannot be loaded: " in refusal(folder)
+    assert " cannot be loaded as an object detector: " in refusal(folder)
     assert not ran.exists()
 
 
@@ -232,25 +232,25 @@ def test_a_detector_without_its_head(tmp_path: Path, folders: dict[str, Path]) -
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith("class_labels_classifier")}
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
     assert refusal(folder).startswith(
-        " is not a trained detector: 2 weights are missing, such as 'class_labels_classifier"
+        " is not a trained model: 2 weights are missing, such as 'class_labels_classifier"
     )
 
 
 def test_damaged_weights(tmp_path: Path, folders: dict[str, Path]) -> None:
     folder = copied(folders["yolos"], tmp_path / "a")
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-7])
-    assert refusal(folder).startswith(" cannot be loaded: ")
+    assert refusal(folder).startswith(" cannot be loaded as an object detector: ")
 
 
 def test_a_model_without_its_processor(tmp_path: Path, folders: dict[str, Path]) -> None:
     folder = copied(folders["yolos"], tmp_path / "a")
     (folder / "preprocessor_config.json").unlink()
-    assert refusal(folder).startswith(" cannot be loaded: ")
+    assert refusal(folder).startswith(" cannot be loaded as an object detector: ")
 
 
 def test_an_unknown_model_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match=r"^hf:nobody/nothing@first cannot be loaded: [^\n]*$"):
+    with pytest.raises(DataError, match=r"^hf:nobody/nothing@first cannot be loaded as an object detector: [^\n]*$"):
         load_detector("nobody/nothing@first")
 
 

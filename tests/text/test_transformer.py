@@ -192,7 +192,7 @@ def test_weights_that_are_pickled_or_missing(bert: str, tmp_path: Path) -> None:
     assert torch.equal(TransformerEncoder.from_pretrained(str(tmp_path))(CAPTIONS), expected)
     pooled.pop("embeddings.word_embeddings.weight")
     save_file(pooled, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(DataError, match=r"not a trained model: 1 weights are missing, as 'embeddings\.word_emb"):
+    with pytest.raises(DataError, match=r"not a trained model: 1 weights are missing, such as 'embeddings\.word_emb"):
         TransformerEncoder.from_pretrained(str(tmp_path))
 
 

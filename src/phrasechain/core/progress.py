@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -35,18 +34,3 @@ def track(items: Iterable[T], total: int, description: str) -> Iterator[T]:
     """Yield the items and advance a progress bar."""
     with progress_bar() as bar:
         yield from bar.track(items, total=total, description=description)
-
-
-@contextmanager
-def quiet_library(logging: Any) -> Iterator[None]:
-    """Silence the warnings of transformers (``logging`` is its module), and its bars where there is no terminal."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if bars and not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -11,9 +11,7 @@ Axes: Q boxes that the detector predicts, C classes or tokens, K boxes that are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from phrasechain.core.boxes import area_xyxy, cxcywh_to_xyxy
 from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.progress import quiet_library
+from phrasechain.core.hugging_face import import_transformers, load_model, loading, source_of
 from phrasechain.regions.nms import best_boxes
 from phrasechain.regions.pixels import ImageSource, read_rgb
 
@@ -121,28 +119,16 @@ def load_detector(name: str, words: Sequence[str] = COMMON_WORDS) -> Detector:
 
     ``words`` are the queries of open-vocabulary detectors; the others ignore them.
     """
-    model_name = name.removeprefix(PREFIX)
-    name = PREFIX + model_name
-    try:
-        import transformers
-    except ImportError:
-        raise DataError(f"{name} needs transformers: pip install 'phrasechain[hf]'") from None
-    source, _, revision = (model_name, "", "") if Path(model_name).is_dir() else model_name.partition("@")
-    options = {"revision": revision or "main", "trust_remote_code": False}
-    with quiet_library(transformers.utils.logging), _loading(name):
+    name = PREFIX + name.removeprefix(PREFIX)
+    transformers = import_transformers(name)
+    source, options = source_of(name.removeprefix(PREFIX))
+    with loading(name, "an object detector"):
         config = transformers.AutoConfig.from_pretrained(source, **options)
         takes_words = type(config) in transformers.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING
         if not takes_words and type(config) not in transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING:
             raise DataError(f"{name} is not an object detector, but a model of the type {config.model_type!r}")
         family = "AutoModelForZeroShotObjectDetection" if takes_words else "AutoModelForObjectDetection"
-        model, report = getattr(transformers, family).from_pretrained(
-            source, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
-        )
-        missing = sorted({key for key, _ in model.named_parameters()} & set(report["missing_keys"]))
-        if missing:
-            raise DataError(
-                f"{name} is not a trained detector: {len(missing)} weights are missing, such as {missing[0]!r}"
-            )
+        model = load_model(getattr(transformers, family), source, name, config=config, **options)
         processor = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options) if takes_words else None
         text = encode_words(tokenizer, config, words) if takes_words else {}
@@ -164,14 +150,3 @@ def encode_words(tokenizer: Any, config: Any, words: Sequence[str]) -> dict[str,
     if length > limit:
         raise DataError(f"the words have {length} tokens, and the detector takes {limit}; give fewer or shorter ones")
     return dict(encoded)
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Report in one line why a model cannot be loaded."""
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:  # no network, no such model, other weights, a library that it needs …
-        raise DataError(f"{name} cannot be loaded: {one_line(error)}") from None

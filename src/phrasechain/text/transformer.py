@@ -8,16 +8,13 @@ Axes: B captions, L tokens, S pieces, D features.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.progress import quiet_library
+from phrasechain.core.errors import DataError
+from phrasechain.core.hugging_face import import_transformers, load_model, loading, source_of
 from phrasechain.text.base import Captions, TextEncoder, longest
 
 _UNUSED = "pooler."  # weights that are not used here and may be missing
@@ -39,10 +36,10 @@ class TransformerEncoder(TextEncoder):
         self, *, config: dict[str, Any], tokenizer: str, limit: int, frozen: bool = True, name: str = "transformer"
     ) -> None:
         super().__init__()
-        transformers = _library()
+        transformers = import_transformers("the encoder 'transformer'")
         self._settings = {"config": config, "tokenizer": tokenizer, "limit": limit, "frozen": frozen}
         self.limit, self.frozen, self.name = limit, frozen, name
-        with _loading(name):
+        with loading(name, "a text encoder"):
             from tokenizers import Tokenizer
 
             self._tokenizer = Tokenizer.from_str(tokenizer)
@@ -58,17 +55,13 @@ class TransformerEncoder(TextEncoder):
     @classmethod
     def from_pretrained(cls, name: str, frozen: bool = True) -> Self:
         """The model of a hub id, ``ID@REVISION`` or a folder."""
-        transformers = _library()
-        place, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
-        options = {"revision": revision or "main", "trust_remote_code": False}
-        with quiet_library(transformers.utils.logging), _loading(name):
-            model, report = transformers.AutoModel.from_pretrained(
-                place, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
-            )
-            _require_trained(model, report["missing_keys"])
-            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
+        transformers = import_transformers("the encoder 'transformer'")
+        source, options = source_of(name)
+        with loading(name, "a text encoder"):
+            model = load_model(transformers.AutoModel, source, name, unused=_UNUSED, **options)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
             if not tokenizer.is_fast:
-                raise DataError("it has no fast tokeniser (tokenizer.json), which maps pieces to words")
+                raise DataError(f"{name} has no fast tokeniser (tokenizer.json), which maps pieces to words")
             config = json.loads(model.config.to_json_string(use_diff=False))
             encoder = cls(
                 config={key: value for key, value in config.items() if not key.startswith("_")},
@@ -149,29 +142,3 @@ def _limit(tokenizer: Any, model: Any) -> int:
 def _keeps_places(name: str, part: Any) -> bool:
     """Whether it is a table of positions of RoBERTa's kind, which start after the id of padding."""
     return name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
-
-
-def _require_trained(model: Any, missing_keys: list[str]) -> None:
-    names = {name for name, _ in model.named_parameters() if _UNUSED not in name}
-    missing = sorted(names.intersection(missing_keys))
-    if missing:
-        raise DataError(f"not a trained model: {len(missing)} weights are missing, as {missing[0]!r}")
-
-
-def _library() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise DataError("the encoder 'transformer' needs transformers: pip install 'phrasechain[hf]'") from None
-    return transformers
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Say in one line why a model cannot be loaded."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
-    except Exception as error:  # no network, no such model, other weights, a library that it needs …
-        raise DataError(f"{name}: cannot be loaded as a text encoder: {one_line(error)}") from None
