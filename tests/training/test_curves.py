@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phrasechain.training.curves import draw_curves
+from phrasechain.training.log import draw_curves
 
 
 @pytest.mark.parametrize("loss", [0.0, 1.5])
