@@ -41,6 +41,27 @@ def read_bounded(path: str | Path, limit: int) -> bytes:
     return data
 
 
+def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """The files with such suffixes in a folder, by name, then those in its subfolders; hidden ones are skipped."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be listed: {reason(error)}")
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(suffixes) and not name.startswith("."):  # macOS archives contain ._NAME files
+                yield Path(parent, name)
+
+
+def decode_utf8(line: bytes) -> str:
+    """A line as text."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+
+
 @contextmanager
 def open_unzipped(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
     """Open a file that may be gzipped: its plain content, and whether it is. A broken file is refused in one line."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError, located
-from phrasechain.core.files import reason
+from phrasechain.core.files import decode_utf8, reason
 from phrasechain.core.schema import COORDINATE_LIMIT, NAME_LIMIT
 
 LINE_LIMIT = 16 << 20  # bytes
@@ -40,11 +40,9 @@ def parse_json(text: bytes, unique_keys: bool = False) -> Any:
     """Parse a line or a file of JSON; NaN and Infinity are refused, and with ``unique_keys`` duplicate keys."""
     hook = _refuse_second_key if unique_keys else None
     try:
-        return json.loads(text.decode("utf-8").rstrip(), parse_constant=_refuse_constant, object_pairs_hook=hook)
+        return json.loads(decode_utf8(text).rstrip(), parse_constant=_refuse_constant, object_pairs_hook=hook)
     except DataError:
         raise
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
         raise DataError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None

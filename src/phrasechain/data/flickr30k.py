@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import read_bounded, reason
+from phrasechain.core.files import decode_utf8, read_bounded, reason
 from phrasechain.core.schema import COORDINATE_LIMIT, Box, Caption, Example
 from phrasechain.data.markup import Entity, parse_caption
 
@@ -106,7 +106,7 @@ def read_image(files: DatasetFiles, image: str, compatibility: Compatibility) ->
         annotation = read_annotation(files.annotations[image].path, compatibility)
         for number, line in _read_lines(path):
             try:
-                text = _decode(line)
+                text = decode_utf8(line)
                 captions.append(parse_caption(text, number - 1, annotation.entities, compatibility.first_match))
             except DataError as error:
                 problems.append(Problem(image, f"{path}:{number}: {error}"))
@@ -124,13 +124,6 @@ def _read_lines(path: str) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line and not line.isspace():
             yield number, line
-
-
-def _decode(line: bytes) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
 
 
 def read_annotation(path: str | Path, compatibility: Compatibility = CORRECTED) -> Annotation:

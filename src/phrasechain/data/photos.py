@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import reason
+from phrasechain.core.files import files_below
 from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import IMAGE_FOLDERS, is_official
 
@@ -75,7 +74,7 @@ def find_photos(
 def _photos_of(source: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     if source.is_dir():
         folders = (source / name for name in IMAGE_FOLDERS if (source / name).is_dir()) if is_official(source) else ()
-        return [(path.stem, path) for path in photos_below(next(iter(folders), source))], []
+        return [(path.stem, path) for path in files_below(next(iter(folders), source), SUFFIXES)], []
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     if source.suffix == ".jsonl":
@@ -84,16 +83,3 @@ def _photos_of(source: Path) -> tuple[list[tuple[str, Path]], list[str]]:
         photos = [(example.image, example.path or source.parent / example.image) for example in examples]
         return photos, [problem.message for problem in dataset.problems]
     return [(source.stem, source)], []
-
-
-def photos_below(folder: Path) -> Iterator[Path]:
-    """The photos in a folder, then those in its subfolders; hidden files are skipped."""
-    for parent, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):  # macOS archives contain ._NAME files
-                yield Path(parent, name)
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be listed: {reason(error)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from phrasechain.core.errors import DataError, located
-from phrasechain.core.files import open_unzipped
+from phrasechain.core.files import decode_utf8, open_unzipped
 from phrasechain.core.schema import CATEGORIES, NOT_VISUAL, Caption, is_name
 from phrasechain.data.markup import parse_caption
 
@@ -53,10 +53,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _parse(line: bytes) -> Sentence:
-    try:
-        fields = line.decode("utf-8").rstrip("\r\n").split("\t")
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+    fields = decode_utf8(line).rstrip("\r\n").split("\t")
     if len(fields) != 3 or not is_name(fields[0]) or not (fields[1].isdecimal() and len(fields[1]) < 10):
         raise DataError("not image id, caption index and caption, separated by tabs")
     caption = parse_caption(fields[2], int(fields[1]))

@@ -16,8 +16,9 @@ from reprlib import repr as short
 from typing import Any
 
 from phrasechain.core.errors import DataError, require_name
+from phrasechain.core.files import decode_utf8, files_below
 from phrasechain.core.json_lines import parse_json, read_lines
-from phrasechain.data.photos import SUFFIXES, photos_below
+from phrasechain.data.photos import SUFFIXES
 from phrasechain.phrases.given import Given
 
 KEYS = ("image", "caption", "phrases")
@@ -95,10 +96,10 @@ def _photos_in(folder: Path, out: Path | None) -> tuple[list[Path], list[Path]]:
 
 def _photos_outside(folder: Path, out: Path | None) -> Iterator[Path]:
     if out is None:
-        return photos_below(folder)
+        return files_below(folder, SUFFIXES)
     if out.resolve() == folder.resolve():
         raise DataError(f"{out}: the photos are there; choose another folder for the pictures")
-    return (photo for photo in photos_below(folder) if out.resolve() not in photo.resolve().parents)
+    return (photo for photo in files_below(folder, SUFFIXES) if out.resolve() not in photo.resolve().parents)
 
 
 def read_captions(file: Path, places: Sequence[str] = ()) -> tuple[list[CaptionedPhoto], list[str]]:
@@ -152,11 +153,7 @@ class _Search:
 
 
 def _tab_line(line: bytes) -> tuple[str, str, None]:
-    try:
-        text = line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
-    image, tab, caption = text.partition("\t")
+    image, tab, caption = decode_utf8(line).rstrip("\r\n").partition("\t")
     if not tab or not image.strip():
         raise DataError("not an image, a tab and a caption (JSON lines are read from files that end with .jsonl)")
     return image.strip(), caption.strip(), None

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any
@@ -120,7 +120,7 @@ class FeatureStore:
         return f"FeatureStore({str(self.path)!r}, {len(self)} images, D={self.info.dimension}, {self.info.dtype})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, not self.is_finished)
+        return partial(FeatureStore.open, partial=not self.is_finished), (self.path,)
 
     def __getitem__(self, image: str) -> Regions:
         shard, row = self._locate(image)
@@ -271,7 +271,3 @@ def _names(shard: Shard, indices: NDArray[np.int32]) -> tuple[str, ...]:
     if (indices < 0).any() or (indices >= len(shard.vocabulary)).any():
         raise DataError(f"{shard.path}: a region's class name is not in the list of names")
     return tuple(shard.vocabulary[index] for index in indices.tolist())
-
-
-def _reopen(path: Path, partial: bool) -> FeatureStore:
-    return FeatureStore.open(path, partial=partial)

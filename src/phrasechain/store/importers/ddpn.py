@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 import zipfile
 import zlib
@@ -18,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import reason
+from phrasechain.core.files import files_below
 from phrasechain.core.schema import Regions
 from phrasechain.store.importers.entry import Entry, EntrySource
 
@@ -33,16 +32,8 @@ _BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
 
 def open_ddpn(paths: Sequence[Path]) -> EntrySource:
     """The images of npz files, or of all npz files in and below a folder."""
-    files = [file for path in paths for file in (_npz_files(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (sorted(files_below(path, (".npz",))) if path.is_dir() else [path])]
     return EntrySource(_entries(files), len(files))
-
-
-def _npz_files(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be listed: {reason(error)}")
-
-    files = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
-    return sorted(file for file in files if file.suffix == ".npz" and not file.name.startswith("."))
 
 
 def image_id(file: Path) -> str:
