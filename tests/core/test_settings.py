@@ -24,6 +24,7 @@ class Toy:
 
     ALIASES: ClassVar = {"train.speed": "train.rate"}
     REMOVED: ClassVar = {"train.wild": False}
+    ADDED: ClassVar = {"train.fast": False}
 
 
 PRESETS = {"default": {}, "long": {"train.steps": 9}}
@@ -49,7 +50,9 @@ def test_bounds_and_removed_parts() -> None:
 
 def test_values_of_an_earlier_version() -> None:
     old = {"train": {"speed": 1.0, "wild": False, "odd": 2}, "photos": "ab"}
-    assert upgraded(Toy(), old) == {"train": {"rate": 1.0, "odd": 2}, "photos": "ab"}
+    assert upgraded(Toy(), old) == {"train": {"rate": 1.0, "odd": 2, "fast": False}, "photos": "ab"}
+    assert upgraded(Toy(), {"train": {"fast": True}}) == {"train": {"fast": True}}
+    assert upgraded(Toy(), {"photos": "ab"}) == {"photos": "ab"}
 
 
 def test_a_table() -> None:

@@ -1,8 +1,9 @@
 """Settings of a run: frozen dataclasses of plain values, changed by presets, TOML files and ``section.key=value``.
 
 A settings class has one field for each section, and a section one field for each key, made by ``setting``. Its class
-variables ``ALIASES`` (old key to new key) and ``REMOVED`` (old key to the one value that still makes sense) keep old
-files readable. A module never receives settings, only values out of them.
+variables keep old files readable: ``ALIASES`` (old key to new key), ``REMOVED`` (old key to the one value that still
+makes sense) and ``ADDED`` (new key to the value that it had before it was there). A module never receives settings,
+only values out of them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,16 @@ def upgraded(settings: object, values: Mapping[str, Any], where: str = "") -> di
     for name, value in current_names(settings, flatten(settings, sections, where), where):
         section, key = name.split(".", 1)
         found[section][key] = value
+    for name, value in added(settings).items():
+        section, key = name.split(".")
+        if section in sections:
+            found[section].setdefault(key, value)
     return found
+
+
+def added(settings: object) -> Values:
+    """The keys that files of earlier versions lack, and their values there."""
+    return getattr(settings, "ADDED", {})
 
 
 def flatten(settings: object, values: object, where: str) -> dict[str, Any]:

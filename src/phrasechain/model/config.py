@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from phrasechain.core.errors import DataError, require_name
-from phrasechain.core.settings import Values, current_names, flatten, make_settings, setting, with_values
+from phrasechain.core.settings import Values, added, current_names, flatten, make_settings, setting, with_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +194,8 @@ class Config:
     }
     #: Keys of parts that are gone, and the value that does without them.
     REMOVED: ClassVar[Values] = {"model.objectness": False}
+    #: Keys that came later, and the value that all models had before.
+    ADDED: ClassVar[Values] = {"model.kind": "phrasechain"}
 
 
 #: How a model is trained: as in the paper, or as fast as it goes without loss.
@@ -299,12 +301,8 @@ def make_config(
 
 
 def model_from_dict(values: object, where: str) -> Model:
-    """The section ``model`` out of plain values, all of which must be there: another version's are refused.
-
-    Without a kind it is that of this package, as before there were others.
-    """
-    values = {"kind": Model().kind, **values} if isinstance(values, dict) else values
-    flat = dict(current_names(Config(), flatten(Config(), {"model": values}, where), where))
+    """The section ``model`` out of plain values, all of which must be there: another version's are refused."""
+    flat = {**added(Config()), **dict(current_names(Config(), flatten(Config(), {"model": values}, where), where))}
     config = with_values(Config(), flat, where)
     if absent := [part.name for part in fields(Model) if f"model.{part.name}" not in flat]:
         raise DataError(f"{where}: has no model.{', model.'.join(absent)}: written by another version of phrasechain")

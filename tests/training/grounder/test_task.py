@@ -123,6 +123,7 @@ def test_a_finished_run_of_an_earlier_version_is_left_alone(finished: Path, worl
     old = json.loads((run / "config.json").read_text())
     old["train"]["average"], old["decode"]["how"] = old["train"].pop("ema"), old["decode"].pop("method")
     old["model"] |= {"bag": old["model"].pop("bag_of_words"), "members": old["model"].pop("ensemble")}
+    del old["model"]["kind"]
     for objectness in (False, True):
         old["model"]["objectness"] = objectness
         (run / "config.json").write_text(json.dumps(old))
