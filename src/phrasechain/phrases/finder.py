@@ -45,7 +45,8 @@ _WHAT = "phrase finder"
 CLASSES = (*CATEGORIES, NOT_VISUAL)
 LABELS = ("O", *(f"{mark}-{name}" for name in CLASSES for mark in "BI"))
 _LARGEST = 1 << 26  # bytes of a file of weights; the embedded one has 4 million at most
-_MOST = {"word_dimension": 1024, "buckets": 1 << 20, "ngram_dimension": 1024, "hidden": 1024, "layers": 4}
+#: The largest sizes of a finder: a file that claims more is refused before memory is taken.
+MOST = {"word_dimension": 1024, "buckets": 1 << 20, "ngram_dimension": 1024, "hidden": 1024, "layers": 4}
 _SHAPES = tuple(
     map(re.compile, (r"[^\w]+", r"\d+", r".*\d.*", r"[A-Z]", r"[A-Z][^a-z]*", r"[A-Z][^A-Z]*", r".*[A-Z].*"))
 )
@@ -323,8 +324,8 @@ def _checked_words(words: Any) -> list[str]:
 
 def _checked_sizes(shape: Any) -> dict[str, int]:
     """The sizes that a file claims."""
-    sizes = {name: shape[name] for name in _MOST}
-    for name, most in _MOST.items():
+    sizes = {name: shape[name] for name in MOST}
+    for name, most in MOST.items():
         if type(sizes[name]) is not int or not 1 <= sizes[name] <= most:
             raise DataError(f"broken {_WHAT}: its {name} must be a number from 1 to {most:,}")
     return sizes

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phrasechain.core.settings import setting
+from phrasechain.phrases.finder import MOST
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The sizes of the tagger."""
+    """The sizes of the tagger, no larger than a file of weights may have them."""
 
-    word_dimension: int = setting(64, "numbers of a word's vector", 1, 4096)
-    buckets: int = setting(8192, "vectors that character n-grams share", 1, 1 << 24)
-    ngram_dimension: int = setting(32, "numbers of an n-gram's vector", 1, 4096)
-    hidden: int = setting(160, "numbers of a BiLSTM state, in each direction", 1, 65536)
-    layers: int = setting(1, "layers of the BiLSTM", 1, 16)
+    word_dimension: int = setting(64, "numbers of a word's vector", 1, MOST["word_dimension"])
+    buckets: int = setting(8192, "vectors that character n-grams share", 1, MOST["buckets"])
+    ngram_dimension: int = setting(32, "numbers of an n-gram's vector", 1, MOST["ngram_dimension"])
+    hidden: int = setting(160, "numbers of a BiLSTM state, in each direction", 1, MOST["hidden"])
+    layers: int = setting(1, "layers of the BiLSTM", 1, MOST["layers"])
     dropout: float = setting(0.3, "after the embeddings and the BiLSTM", 0, 0.99)
     word_dropout: float = setting(0.03, "share of words taken for unknown, so that n-grams learn", 0, 0.99)
 
