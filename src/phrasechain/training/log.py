@@ -103,12 +103,21 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
         file.write(json.dumps(dict(line)) + "\n")
 
 
+def require_tensorboard() -> None:
+    """Refuse to begin a run whose scalars cannot be written."""
+    _summary_writer()
+
+
 def _tensorboard(folder: Path, step: int) -> Any:
+    return _summary_writer()(str(folder / "tensorboard"), purge_step=step + 1)
+
+
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise DataError("--tensorboard: it is not installed: pip install 'phrasechain[train]'") from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    return SummaryWriter
 
 
 def _environment(step: int, processes: Processes) -> dict[str, Any]:

@@ -272,6 +272,16 @@ def test_tensorboard_gets_the_scalars(world: World, tmp_path: Path) -> None:
     assert found == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in lines]
 
 
+def test_a_run_without_tensorboard_leaves_no_folder(
+    finished: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(DataError, match="--tensorboard: it is not installed: pip install"):
+        train(*world, tmp_path / "run", CONFIG, tensorboard=True)
+    assert not (tmp_path / "run").exists()
+    assert train(*world, finished, CONFIG, tensorboard=True) == finished
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 

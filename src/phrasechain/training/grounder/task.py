@@ -47,6 +47,7 @@ from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
+from phrasechain.training.log import require_tensorboard
 from phrasechain.training.loop import CLIPS, OPTIMIZERS
 from phrasechain.training.loop import train as train_task
 from phrasechain.training.run_folder import FORMAT_KEY, claimed, is_finished
@@ -84,7 +85,11 @@ def train(
         "regions": region_digest([*fit, *dev], store),
     }
     processes = start_processes(device)
-    built = None if is_finished(out) else _build(config, loss, fit, dev, store, processes)  # before a folder is made
+    built = None
+    if not is_finished(out):  # what is refused is refused before a folder is made
+        if tensorboard:
+            require_tensorboard()
+        built = _build(config, loss, fit, dev, store, processes)
     with claimed(out, identity, processes, config):
         if built is not None and not is_finished(out):
             train_task(*built, out, processes, tensorboard)
