@@ -31,6 +31,7 @@ FORMAT_KEY = "format"  # the key of what kind of run it is, and of which version
 STATE_FORMAT = "phrasechain training 2"
 TRAINING, STATE = "training.safetensors", "state.json"
 _JSON_LIMIT = 1 << 20
+_REMEDY = "remove the run to restart"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -122,12 +123,12 @@ class Checkpoints:
         if self.run is None:
             return None
         last = self.folder / self.run.last
-        with file_errors(last, "checkpoint", "remove the run to restart"):
+        with file_errors(last, "checkpoint", _REMEDY):
             state = dict(json.loads(read_bounded(last / STATE, _JSON_LIMIT)))
             if state.get(FORMAT_KEY) != STATE_FORMAT:
                 raise DataError("written by another version of phrasechain")
             self.best, self.stale, step = state["best"], int(state["stale"]), int(state["step"])
-        return step, read_tensors(last / TRAINING, "training state").tensors
+        return step, read_tensors(last / TRAINING, "training state", remedy=_REMEDY).tensors
 
     def write(self, step: int, score: float | None, files: Mapping[str, bytes], tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, all or nothing: a task's files, and tensors to resume from."""

@@ -415,7 +415,7 @@ def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Pa
     refused(world, run, CONFIG, "broken checkpoint: 'best'; remove the run to restart")
     shutil.copy(finished / pointers["last"] / "state.json", run / pointers["last"])
     (run / pointers["last"] / "training.safetensors").write_bytes(b"\0" * 40)
-    refused(world, run, CONFIG, r"training\.safetensors: broken")
+    refused(world, run, CONFIG, r"training\.safetensors: broken .*; remove the run to restart")
     (run / "checkpoints.json").write_text('{"last": "../..", "best": "../..", "finished": false}')
     refused(world, run, CONFIG, r"checkpoints\.json: broken")
 
