@@ -45,6 +45,15 @@ def test_what_the_system_refuses_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [["train-regions", "--data", "."], ["train-finder", "--sentences", "."]])
+@pytest.mark.parametrize(("given", "name"), [(["--epochs", "0"], ""), (["--set", "train.epochs=0"], "--set: ")])
+def test_a_wrong_value_is_told_by_what_was_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str], given: list[str], name: str
+) -> None:
+    assert status(monkeypatch, *command, "--out", "run", *given) == 2
+    assert capsys.readouterr().err == f"phrasechain: {name}train.epochs is 1 or more, not 0\n"
+
+
 def test_a_name_that_would_steer_the_terminal_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,10 +31,11 @@ def train_finder(
 
     5,000 images are held out and scored. Run it again to resume after an interruption.
     """
-    from phrasechain.core.settings import make_settings
+    from phrasechain.core.settings import make_settings, with_texts
     from phrasechain.training.finder.settings import FinderSettings
     from phrasechain.training.finder.task import train_finder as run
 
     given = as_settings(train__epochs=epochs, train__seed=seed, data__limit=limit)
-    values = make_settings(FinderSettings(), config, [*given, *(settings or ())], preset)
+    values = with_texts(make_settings(FinderSettings(), config, preset=preset), given, where="")  # not of a --set
+    values = with_texts(values, settings or ())
     typer.echo(printable(str(run(sentences, out, data, vectors, values))))

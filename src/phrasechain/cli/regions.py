@@ -42,7 +42,7 @@ def train_regions(
 
     Fits on five sixths of the train split and watches the rest. Run it again to resume after an interruption.
     """
-    from phrasechain.core.settings import make_settings
+    from phrasechain.core.settings import make_settings, with_texts
     from phrasechain.training.regions.settings import RegionSettings
     from phrasechain.training.regions.start import start_file
     from phrasechain.training.regions.task import train_regions as run
@@ -56,13 +56,14 @@ def train_regions(
         train__seed=seed,
         data__limit=limit,
     )
-    values = make_settings(RegionSettings(), config, [*given, *(settings or ())], preset)
+    values = with_texts(make_settings(RegionSettings(), config, preset=preset), given, where="")  # not of a --set
+    values = with_texts(values, settings or ())
     typer.echo(printable(str(run(data, out, start_file(start), values, boxes))))
 
 
 def extract(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES…", help="Photos, folders of photos, or datasets.")],
-    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to make, or to go on with.")],
+    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="The store to write, or to resume.")],
     regions: Annotated[int, typer.Option(min=1, max=1000, help="The most regions of a photo.")] = 100,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N photos.")] = None,
     shard: Annotated[
@@ -82,7 +83,7 @@ def extract(
 ) -> None:
     """Find the regions of photos and describe them: boxes and features into a store.
 
-    Run it again to go on after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
+    Run it again to resume after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
     """
     from phrasechain.data.photos import find_photos, parse_shard
     from phrasechain.regions.extract import detected_boxes, given_boxes
