@@ -163,7 +163,7 @@ def test_only_what_was_asked_for_is_shown(tables: Tables) -> None:
         *(f"{name}, {moved}" for name in ("HL", "SL", "SL-CCRF") for moved in ("moved", "not moved")),
         "SL-CCRF, trained without",
     }
-    assert {line.answering.regime for line in tables.tables["phrases in the chain"]} == {"gold", "all"}
+    assert {line.options.regime for line in tables.tables["phrases in the chain"]} == {"gold", "all"}
 
 
 def test_another_row_gets_all_seeds_where_one_does_not_tell(out: Path, tables: Tables) -> None:

@@ -2,7 +2,7 @@
 
 The floor is the forward and backward products of the BiLSTM, U, V once per image, P, the heads, A, B and C at the same
 shapes, into memory that is there already: no optimiser, nothing element by element, no chain. The step is the whole of
-``Trainer.take_step``. Token vectors are given, as those of a frozen encoder are that were stored. What answering takes,
+``Trainer.take_step``. Token vectors are given, as those of a frozen encoder are that were stored. What inference takes,
 without training, stands below the tables.
 
 Axes: B captions, P phrases, K regions, D features.

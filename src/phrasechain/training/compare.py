@@ -1,4 +1,4 @@
-"""The paper's tables on one's own data: every row trained and asked in every way, whatever is there already kept.
+"""The paper's tables on one's own data: every row trained and evaluated in every way, whatever is there already kept.
 
 A row is a name and the settings that make it; a line of a table is a row and a way of asking it. Figures of several
 seeds are those of all their predictions together, with whole images resampled, so that an interval covers the choice of
@@ -38,7 +38,7 @@ class Line:
 
     label: str
     row: str
-    answering: InferenceOptions
+    options: InferenceOptions
     seeds: int
     sections: tuple[Section, ...]
     accuracies: dict[str, tuple[float, ...]]  # section to the accuracy (merged box, IoU 0.5) of each seed
@@ -73,7 +73,7 @@ class Tables:
 
 
 class ComparisonRunner:
-    """Trains and asks what a table needs, each run, match, line and test once."""
+    """Trains and evaluates what a table needs, each run, match, line and test once."""
 
     def __init__(
         self, data: Path, features: Path, out: Path, base: Config, split: str, device: str, protocol: Protocol
@@ -100,31 +100,31 @@ class ComparisonRunner:
     def _folder(self, row: str, seed: int) -> Path:
         return self.out / "runs" / f"{row.replace(', ', '_').replace(' ', '-')}_seed-{seed}"
 
-    def _match(self, row: str, seed: int, answering: InferenceOptions) -> Matched:
+    def _match(self, row: str, seed: int, options: InferenceOptions) -> Matched:
         """A run's predictions beside the gold phrases; they are made unless they are there."""
         run = self.run(row, seed)
-        file = predictions_file(run, self.split, answering)
+        file = predictions_file(run, self.split, options)
         if not file.exists():
-            predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(answering))
-        return match_predictions(self.gold[answering.regime], read_predictions(file), str(file))
+            predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(options))
+        return match_predictions(self.gold[options.regime], read_predictions(file), str(file))
 
-    def _line(self, asked: TableLine, seeds: int) -> Line:
-        matched = [self.matched(asked.row, seed, asked.answering) for seed in range(seeds)]
-        gold = self.gold[asked.answering.regime]
+    def _line(self, table_line: TableLine, seeds: int) -> Line:
+        matched = [self.matched(table_line.row, seed, table_line.options) for seed in range(seeds)]
+        gold = self.gold[table_line.options.regime]
         sections = tuple(score(repeat_gold(gold, seeds), join_matched(matched), protocol=self.protocol))
-        minutes = [_minutes(self.run(asked.row, seed)) for seed in range(seeds)]
+        minutes = [_minutes(self.run(table_line.row, seed)) for seed in range(seeds)]
         accuracies = {
             name: tuple(float(_right(gold, one)[scope].double().mean()) for one in matched)
             for name, scope in caption_scopes(gold).items()
         }
-        return Line(asked.label, asked.row, asked.answering, seeds, sections, accuracies, mean(minutes))
+        return Line(table_line.label, table_line.row, table_line.options, seeds, sections, accuracies, mean(minutes))
 
     def _test(self, first: TableLine, second: TableLine, seeds: int) -> Test:
         """The test for all phrases and for those with a rival, by which a chain should matter most."""
         gold = self.gold["gold"]
         mine, theirs = (
-            torch.stack([_right(gold, self.matched(asked.row, seed, asked.answering)) for seed in range(seeds)])
-            for asked in (first, second)
+            torch.stack([_right(gold, self.matched(table_line.row, seed, table_line.options)) for seed in range(seeds)])
+            for table_line in (first, second)
         )  # (S, N)
         scopes, rival = (
             caption_scopes(gold),
@@ -158,7 +158,7 @@ def compare(
     protocol: Protocol | None = None,
     note: Callable[[Tables], object] = lambda tables: None,
 ) -> Tables:
-    """Train and ask the rows, and gather the tables. The models of the first table get all seeds.
+    """Train and evaluate the rows, and gather the tables. The models of the first table get all seeds.
 
     Another row gets one, and all where the accuracy of that one lies within the interval of the reference: then one
     does not tell them apart. ``settings`` are what was set for all rows, to be shown. ``note`` is handed the tables of
@@ -206,11 +206,11 @@ def _filled(tables: Tables, runner: ComparisonRunner, counts: Mapping[str, int])
     """The tables of what is trained: ``counts`` seeds of each row. One that says nothing new is left out."""
     shown: dict[str, tuple[Line, ...]] = {}
     seen: set[tuple[str, InferenceOptions]] = set()
-    for title, asked in TABLES.items():
-        there = [each for each in asked if each.row in counts]
-        if not seen.issuperset((each.row, each.answering) for each in there):
+    for title, lines in TABLES.items():
+        there = [each for each in lines if each.row in counts]
+        if not seen.issuperset((each.row, each.options) for each in there):
             shown[title] = tuple(runner.line(each, counts[each.row]) for each in there)
-            seen.update((each.row, each.answering) for each in there)
+            seen.update((each.row, each.options) for each in there)
     tests = tuple(
         runner.test(first, second, min(counts[first.row], counts[second.row]))
         for first, second in TESTS

@@ -56,8 +56,8 @@ def _lines(tables: Tables) -> Iterator[str]:
 
 
 def _one_of_each_row(tables: Tables) -> list[Line]:
-    """The line of each row that is asked in the plain way, under the row's name."""
-    lines = {line.row: line for each in tables.tables.values() for line in each if line.answering == InferenceOptions()}
+    """The line of each row with the default options, under the row's name."""
+    lines = {line.row: line for each in tables.tables.values() for line in each if line.options == InferenceOptions()}
     return [replace(line, label=name) for name, line in lines.items()]
 
 

@@ -39,11 +39,11 @@ WORDS = "SL-CCRF, learned words"
 
 
 class TableLine(NamedTuple):
-    """A line of a table: its label, the row, and how it is asked."""
+    """A line of a table: its label, the row, and how the row is evaluated."""
 
     label: str
     row: str
-    answering: InferenceOptions = InferenceOptions()
+    options: InferenceOptions = InferenceOptions()
 
 
 _UNMOVED = InferenceOptions(box_regression=False)
@@ -58,15 +58,15 @@ TABLES: dict[str, tuple[TableLine, ...]] = {
     "transitions": (TableLine("paper", REFERENCE), TableLine("geometric", "SL-CCRF, geometric")),
     "words": (TableLine("given vectors", REFERENCE), TableLine("learned", WORDS)),
     "decoding": tuple(
-        TableLine(f"{name}, {how}", name, InferenceOptions(decode=how))
+        TableLine(f"{name}, {method}", name, InferenceOptions(decode=method))
         for name in ("HL-CCRF", "SL-CCRF")
-        for how in ("viterbi", "smoothing", "independent", "consensus")
+        for method in ("viterbi", "smoothing", "independent", "consensus")
     ),
     "box regression": (
         *(
-            TableLine(f"{name}, {label}", name, answering)
+            TableLine(f"{name}, {label}", name, options)
             for name in MODELS
-            for label, answering in (("moved", InferenceOptions()), ("not moved", _UNMOVED))
+            for label, options in (("moved", InferenceOptions()), ("not moved", _UNMOVED))
         ),
         TableLine("SL-CCRF, trained without", "SL-CCRF, no regression"),
     ),
@@ -83,8 +83,8 @@ TESTS: tuple[tuple[TableLine, TableLine], ...] = (
     *((HERE, TableLine(other, other)) for other in ("HL-CCRF", "SL")),
     *((TableLine(row, row), HERE) for row in ROWS if row not in MODELS),
     *(
-        (TableLine(f"SL-CCRF, {how}", REFERENCE, InferenceOptions(decode=how)), HERE)
-        for how in ("smoothing", "independent", "consensus")
+        (TableLine(f"SL-CCRF, {method}", REFERENCE, InferenceOptions(decode=method)), HERE)
+        for method in ("smoothing", "independent", "consensus")
     ),
     (TableLine("SL-CCRF, not moved", REFERENCE, _UNMOVED), HERE),
 )
