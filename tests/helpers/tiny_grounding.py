@@ -63,9 +63,9 @@ def _caption(rng: np.random.Generator, colours: np.ndarray, phrases: int) -> str
 
 
 def last_weights(run: Path) -> dict[str, torch.Tensor]:
-    pointers = read_run_state(run)
-    assert pointers is not None
-    return load_file(run / pointers.last / "model.safetensors")
+    state = read_run_state(run)
+    assert state is not None
+    return load_file(run / state.last / "model.safetensors")
 
 
 def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], within: float = 1e-5) -> None:

@@ -1,6 +1,6 @@
-"""Run by torchrun: trains and asks in two processes, and notes what each of them saw.
+"""Run by torchrun: trains and predicts in two processes, and notes what each of them saw.
 
-    torchrun --nproc-per-node 2 tests/two_processes.py PLAN.json
+    torchrun --nproc-per-node 2 tests/helpers/two_processes.py PLAN.json
 
 The plan is a list of runs: data, features, out and settings. Each process writes ``seen-RANK.json`` into a run's
 folder: how many processes there are, and the captions of each of its steps.
@@ -41,9 +41,9 @@ def main() -> None:
     for run in json.loads(Path(sys.argv[1]).read_text()):
         seen.clear()
         out = train(Path(run["data"]), Path(run["features"]), Path(run["out"]), tiny_config(*run["settings"]))
-        pointers = read_run_state(out)
-        assert pointers is not None
-        assert pointers.is_finished  # in the other process too, although the first has the writing to do
+        state = read_run_state(out)
+        assert state is not None
+        assert state.is_finished  # in the other process too, although the first has the writing to do
         count, rank = processes
         (out / f"seen-{rank}.json").write_text(json.dumps({"processes": count, "steps": seen}))
         predict_run(out, Path(run["data"]), Path(run["features"]), "train", regime="all")

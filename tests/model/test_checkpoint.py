@@ -221,7 +221,7 @@ def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
     "content",
     ["", "{}", "[]", '{"last": "x", "best": "x", "finished": true}', '{"last": "step-1", "best": 3, "finished": 1}'],
 )
-def test_pointers_that_are_broken(tmp_path: Path, content: str) -> None:
+def test_a_broken_run_state(tmp_path: Path, content: str) -> None:
     (tmp_path / "checkpoints.json").write_text(content)
     with pytest.raises(DataError, match=r"checkpoints\.json: broken"):
         read_run_state(tmp_path)

@@ -153,10 +153,10 @@ def find_checkpoint(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise DataError(f"{path}: no such folder; give a run or a checkpoint")
-    pointers = read_run_state(path)
-    if pointers is None:
+    state = read_run_state(path)
+    if state is None:
         raise DataError(f"{path}: neither a checkpoint nor a run that has one: no {WEIGHTS}, no {POINTERS} in it")
-    return path / pointers.best
+    return path / state.best
 
 
 def read_model_info(folder: Path) -> ModelInfo:

@@ -60,19 +60,19 @@ def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(*world, tmp_path_factory.mktemp("runs") / "whole", CONFIG)
 
 
-def pointers_of(run: Path) -> RunState:
-    pointers = read_run_state(run)
-    assert pointers is not None
-    return pointers
+def run_state(run: Path) -> RunState:
+    state = read_run_state(run)
+    assert state is not None
+    return state
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
     """All numbers that a run ends with: the weights, the best ones, and the optimiser's."""
-    pointers = pointers_of(run)
+    state = run_state(run)
     files = {
-        "last": run / pointers.last / "model.safetensors",
-        "best": run / pointers.best / "model.safetensors",
-        "training": run / pointers.last / "training.safetensors",
+        "last": run / state.last / "model.safetensors",
+        "best": run / state.best / "model.safetensors",
+        "training": run / state.last / "training.safetensors",
     }
     return {f"{kind} {name}": value for kind, file in files.items() for name, value in load_file(file).items()}
 
@@ -86,7 +86,7 @@ def assert_same(run: Path, other: Path) -> None:
         for each in (run, other)
     ]
     assert kept[0] == kept[1]
-    assert pointers_of(run) == pointers_of(other)
+    assert run_state(run) == run_state(other)
 
 
 def test_a_run_learns_and_keeps_everything(finished: Path, world: World) -> None:
@@ -95,10 +95,10 @@ def test_a_run_learns_and_keeps_everything(finished: Path, world: World) -> None
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
     scores = {line["step"]: line["dev"] for line in lines if "dev" in line}
     assert max(scores.values()) > 0.8
-    pointers = pointers_of(finished)
-    assert pointers.is_finished
+    state = run_state(finished)
+    assert state.is_finished
     folders = {path.name for path in finished.iterdir() if path.is_dir()}
-    assert folders == {pointers.best, pointers.last}
+    assert folders == {state.best, state.last}
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
     started = json.loads((finished / "environment.jsonl").read_text())
     assert started["torch"] == torch.__version__
@@ -147,9 +147,9 @@ def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, world: World, t
             with suppress(subprocess.TimeoutExpired):
                 assert process.wait(0.02) is None, "the run ended before its second checkpoint"
         os.kill(process.pid, signal.SIGKILL)
-    assert not pointers_of(run).is_finished
+    assert not run_state(run).is_finished
     (run / ".step-00000015.abcd.tmp").mkdir()  # as if it had been killed while it wrote a checkpoint
-    shutil.copytree(run / pointers_of(run).last, run / "step-00000099")  # or before it pointed to it
+    shutil.copytree(run / run_state(run).last, run / "step-00000099")  # or before it pointed to it
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 10, "lo')
     train(*world, run, CONFIG)
@@ -257,7 +257,7 @@ def test_it_stops_when_nothing_gets_better(world: World, tmp_path: Path) -> None
     config = tiny_config("train.epochs=10", "train.rate=0", "train.patience=2", "train.score_every=3")
     run = train(*world, tmp_path / "run", config)
     assert [line["step"] for line in read_metrics(run) if "dev" in line] == [3, 6, 9]  # a best one, and two no better
-    assert pointers_of(run) == RunState("step-00000009", "step-00000003", is_finished=True)
+    assert run_state(run) == RunState("step-00000009", "step-00000003", is_finished=True)
     assert not (run / "step-00000003" / "training.safetensors").exists()
 
 
@@ -391,7 +391,7 @@ def test_a_full_disk_keeps_what_was_trained(finished: Path, world: World, tmp_pa
             refused(world, run, CONFIG, r"cannot be written: File too large; make room .* what was trained is kept")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    kept = pointers_of(run)
+    kept = run_state(run)
     assert {path.name for path in run.iterdir() if path.is_dir()} == {kept.best, kept.last}
     train(*world, run, CONFIG)
     assert_same(run, finished)
@@ -407,14 +407,14 @@ def test_a_folder_that_cannot_be_made(world: World, tmp_path: Path) -> None:
 def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
-    pointers = json.loads((run / "checkpoints.json").read_text())
-    (run / "checkpoints.json").write_text(json.dumps(pointers | {"finished": False}))
-    (run / pointers["last"] / "state.json").write_text('{"step": 3}')  # of a run in the middle of training
+    state = json.loads((run / "checkpoints.json").read_text())
+    (run / "checkpoints.json").write_text(json.dumps(state | {"finished": False}))
+    (run / state["last"] / "state.json").write_text('{"step": 3}')  # of a run in the middle of training
     refused(world, run, CONFIG, "written by another version of phrasechain; remove the run to restart")
-    (run / pointers["last"] / "state.json").write_text('{"format": "phrasechain training 2"}')
+    (run / state["last"] / "state.json").write_text('{"format": "phrasechain training 2"}')
     refused(world, run, CONFIG, "broken checkpoint: 'best'; remove the run to restart")
-    shutil.copy(finished / pointers["last"] / "state.json", run / pointers["last"])
-    (run / pointers["last"] / "training.safetensors").write_bytes(b"\0" * 40)
+    shutil.copy(finished / state["last"] / "state.json", run / state["last"])
+    (run / state["last"] / "training.safetensors").write_bytes(b"\0" * 40)
     refused(world, run, CONFIG, r"training\.safetensors: broken .*; remove the run to restart")
     (run / "checkpoints.json").write_text('{"last": "../..", "best": "../..", "finished": false}')
     refused(world, run, CONFIG, r"checkpoints\.json: broken")
