@@ -8,19 +8,19 @@ from phrasechain import ChainCRF
 
 
 class Decode(nn.Module):
-    def __init__(self, how: str) -> None:
+    def __init__(self, method: str) -> None:
         super().__init__()
-        self.how = how
+        self.method = method
 
     def forward(self, emissions: Tensor, transitions: Tensor, lengths: Tensor) -> Tensor:
         crf = ChainCRF(emissions, transitions, lengths)
-        return crf.viterbi()[0] if self.how == "viterbi" else crf.smoothing()
+        return crf.viterbi()[0] if self.method == "viterbi" else crf.smoothing()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("how", ["viterbi", "smoothing"])
+@pytest.mark.parametrize("method", ["viterbi", "smoothing"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_decoding_exports(how: str, shared: bool) -> None:
+def test_decoding_exports(method: str, shared: bool) -> None:
     T = 4
     batch, labels = torch.export.Dim("B", min=2), torch.export.Dim("K", min=2)
 
@@ -35,7 +35,7 @@ def test_decoding_exports(how: str, shared: bool) -> None:
         "transitions": {0: labels, 1: labels} if shared else {0: batch, 2: labels, 3: labels},
         "lengths": {0: batch},
     }
-    program = torch.export.export(Decode(how), inputs(3, 5), dynamic_shapes=dynamic)
+    program = torch.export.export(Decode(method), inputs(3, 5), dynamic_shapes=dynamic)
     for B, K in ((3, 5), (7, 11), (2, 2)):
         arguments = inputs(B, K)
-        assert torch.equal(program.module()(*arguments), Decode(how)(*arguments))
+        assert torch.equal(program.module()(*arguments), Decode(method)(*arguments))

@@ -59,7 +59,7 @@ def test_gradients_match_moments(case: Case) -> None:
 
 
 def algorithm_1(q: Tensor, emissions: Tensor, transitions: Tensor) -> Tensor:
-    """The paper's modified forward algorithm for one sequence, with its slips mended.
+    """The paper's modified forward algorithm for one sequence, with its slips fixed.
 
     It starts at t = 1, and [ε − log q] stands outside the sum over y^{t-1}.
     """

@@ -152,7 +152,7 @@ def test_what_is_broken_is_named(data: Path) -> None:
         assert any(part in problem for problem in report.problems), part
 
 
-def test_remarks_of_the_decoder_are_no_problem(data: Path) -> None:
+def test_warnings_of_the_decoder_are_no_problem(data: Path) -> None:
     for image in ("10", "11"):  # an orientation that is announced but not there
         Image.new("RGB", (100, 80)).save(data / "images" / f"{image}.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0")
     assert check_dataset(data).is_usable

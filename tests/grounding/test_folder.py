@@ -1,4 +1,4 @@
-"""A folder of groundings is whole after any kill, and goes on where it was."""
+"""A folder of groundings is whole after any kill, and is resumed where it was."""
 
 import json
 import signal

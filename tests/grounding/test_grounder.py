@@ -181,8 +181,8 @@ def test_a_caption_without_phrases(grounder: Grounder, photo: Path, monkeypatch:
 
 
 def test_decoders_differ(grounder: Grounder, photo: Path) -> None:
-    found = {how: grounder.ground(photo, CAPTION, PHRASES, how) for how in DECODERS}
-    assert {how: each.decode for how, each in found.items()} == {how: how for how in DECODERS}
+    found = {method: grounder.ground(photo, CAPTION, PHRASES, method) for method in DECODERS}
+    assert {method: each.decode for method, each in found.items()} == {method: method for method in DECODERS}
     assert len({tuple(phrase.box for phrase in each.phrases) for each in found.values()}) > 1
 
 

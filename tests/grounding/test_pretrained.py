@@ -48,7 +48,7 @@ def refused(match: str, *names: Any, **options: Any) -> None:
 
 def test_a_folder_comes_back(written: Path, tmp_path: Path) -> None:
     grounder = Grounder.from_pretrained(written, device="cpu")
-    calibrations = {how: Calibration((1.0, 0.1 * place, -0.2), 0.3) for place, how in enumerate(DECODERS)}
+    calibrations = {method: Calibration((1.0, 0.1 * place, -0.2), 0.3) for place, method in enumerate(DECODERS)}
     mine = Grounder(replace(grounder.parts, calibrations=calibrations, model_card="# a card\n"), "cpu")
     out, photo = tmp_path / "a" / "b", write_photo(tmp_path / "photo.png")
     mine.save_pretrained(out)
@@ -62,8 +62,8 @@ def test_a_folder_comes_back(written: Path, tmp_path: Path) -> None:
     assert back.parts.calibrations == calibrations
     assert back.parts.model_card == "# a card\n"
     assert back.name == back.ground(photo, CAPTION, PHRASES).model == str(out)
-    for how in DECODERS:
-        found, wanted = (each.ground(photo, CAPTION, PHRASES, how) for each in (back, mine))
+    for method in DECODERS:
+        found, wanted = (each.ground(photo, CAPTION, PHRASES, method) for each in (back, mine))
         assert [phrase.text for phrase in found.phrases] == list(PHRASES)
         for one, other in zip(found.phrases, wanted.phrases, strict=True):  # float16 is not float32
             assert one.probability == pytest.approx(other.probability, abs=0.02)
@@ -270,7 +270,7 @@ def test_export_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     best = max(each.accuracy for each in found.values())
     grounder = Grounder.from_pretrained(out, device="cpu")
     assert found[grounder.parts.card.decode].accuracy == best
-    assert grounder.parts.calibrations == {how: each.calibration for how, each in found.items()}
+    assert grounder.parts.calibrations == {method: each.calibration for method, each in found.items()}
     assert load_file(out / "model.safetensors")["pairs.u.weight"].dtype == torch.float16
     assert {*FILES, "regions.safetensors", "finder.safetensors"} == {file.name for file in out.iterdir()}
     common = ["--data", data, "--features", tmp_path / "store", "--out", tmp_path / "again"]

@@ -24,7 +24,7 @@ from phrasechain.model.scores import Scores
 from tiny_batches import tiny_batch
 
 
-def random_case(seed: int, how: str) -> tuple[Scores, Decoded]:
+def random_case(seed: int, method: str) -> tuple[Scores, Decoded]:
     batch = tiny_batch(seed, regions=(2, 7))
     generator = torch.Generator().manual_seed(seed)
     P, K = len(batch.phrase_caption), batch.boxes.shape[1]
@@ -34,13 +34,13 @@ def random_case(seed: int, how: str) -> tuple[Scores, Decoded]:
         torch.randn(P, K, 4, generator=generator) * 0.2,
         torch.randn(B, T - 1, K, K, generator=generator) if T > 1 else None,
     )
-    return scores, decode(scores, batch, how)
+    return scores, decode(scores, batch, method)
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 200), st.sampled_from(sorted(DECODERS)))
-def test_evidence_is_what_a_loop_finds(seed: int, how: str) -> None:
-    scores, decoded = random_case(seed, how)
+def test_evidence_is_what_a_loop_finds(seed: int, method: str) -> None:
+    scores, decoded = random_case(seed, method)
     found = chosen_evidence(scores, decoded)
     for row, (box, p) in enumerate(zip(decoded.boxes, decoded.probabilities.double(), strict=True)):
         there = [k for k in range(len(p)) if p[k] > 0]
@@ -55,8 +55,8 @@ def test_evidence_is_what_a_loop_finds(seed: int, how: str) -> None:
 
 @settings(max_examples=25)
 @given(st.integers(0, 200), st.sampled_from(sorted(DECODERS)), st.integers(0, 8))
-def test_alternatives_are_distinct_and_in_order(seed: int, how: str, top_k: int) -> None:
-    scores, decoded = random_case(seed, how)
+def test_alternatives_are_distinct_and_in_order(seed: int, method: str, top_k: int) -> None:
+    scores, decoded = random_case(seed, method)
     for row, chosen in enumerate(rank_boxes(scores, decoded, Calibration(), top_k)):
         others = chosen.alternatives
         assert chosen.box == tuple(decoded.boxes[row].tolist())

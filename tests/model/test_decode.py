@@ -56,17 +56,17 @@ def true_marginals(scores: Scores, batch: Batch) -> Tensor:
 @pytest.mark.parametrize("chain", [True, False])
 def test_regions_and_probabilities_by_enumeration(batch: Batch, chain: bool) -> None:
     scores = make_scores(batch, chain)
-    found = {how: decode(scores, batch, how) for how in DECODERS}
+    found = {method: decode(scores, batch, method) for method in DECODERS}
     best = [region for caption in range(5) for region in sequences(scores, batch, caption)[0][1]]
     assert found["viterbi"].region.tolist() == best
     joint, alone = true_marginals(scores, batch), true_marginals(replace(scores, transitions=None), batch)
     assert found["smoothing"].region.tolist() == joint.argmax(1).tolist()
     assert found["independent"].region.tolist() == alone.argmax(1).tolist()
-    for how, decoded in found.items():
-        expected = alone if how == "independent" else joint
+    for method, decoded in found.items():
+        expected = alone if method == "independent" else joint
         torch.testing.assert_close(decoded.probabilities, expected, atol=1e-5, rtol=1e-4)
         assert (decoded.probabilities[~batch.region_mask[batch.phrase_image]] == 0).all()
-        if how != "consensus":
+        if method != "consensus":
             assert torch.equal(decoded.boxes, decoded.refined[torch.arange(len(best)), decoded.region])
     if chain:
         assert len({tuple(each.region.tolist()) for each in found.values()}) > 1  # else these prove little

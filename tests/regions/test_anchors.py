@@ -20,7 +20,7 @@ def test_clusters_find_well_separated_shapes() -> None:
         assert (found - shape).abs().sum(-1).min() < 0.02
 
 
-def test_clusters_come_small_first_and_need_no_chance() -> None:
+def test_clusters_come_small_first_and_need_no_random_numbers() -> None:
     sides = torch.rand(500, 2, generator=torch.Generator().manual_seed(1)).clamp_min(0.01)
     found = cluster_sides(sides, 6)
     assert torch.equal(found, cluster_sides(sides, 6))

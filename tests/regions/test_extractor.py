@@ -114,9 +114,9 @@ def test_the_best_of_what_overlaps_is_proposed_first() -> None:
 def test_regions_are_ranked_by_both_heads_and_moved() -> None:
     described = RegionOutputs(torch.zeros(1, 4, 1), BOXES[None], torch.tensor([[5.0, 3.0, 1.0, 0.0]]))
     score = torch.tensor([1.0, 1.0, 3.0, 2.0])
-    settled = select_regions(described, score, 3)
-    torch.testing.assert_close(settled.score, torch.tensor([3.0, 2, 1]), atol=1e-3, rtol=0)
-    assert torch.equal(settled.boxes, BOXES[[0, 2, 3]].clamp(0, 1))  # the second gives way to the first
+    selected = select_regions(described, score, 3)
+    torch.testing.assert_close(selected.score, torch.tensor([3.0, 2, 1]), atol=1e-3, rtol=0)
+    assert torch.equal(selected.boxes, BOXES[[0, 2, 3]].clamp(0, 1))  # the second gives way to the first
     every = select_regions(described, score, 10)  # and comes last
     assert torch.equal(every.boxes, BOXES[[0, 2, 3, 1]].clamp(0, 1))
     assert every.score[-1] < -5

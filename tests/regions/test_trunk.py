@@ -12,7 +12,7 @@ def test_the_shapes_are_those_of_the_published_weights() -> None:
         assert [stage.kernel for _, stage in shape.places()] == [kernel for _, _, kernel, *_ in BLOCKS_OF[name]]
 
 
-def test_blocks_are_left_out_by_chance_while_the_trunk_learns_alone() -> None:
+def test_drop_path_is_random_and_for_training_alone() -> None:
     torch.manual_seed(0)
     trunk = Trunk()
     trunk.set_drop_path(0.2)

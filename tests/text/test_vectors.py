@@ -1,4 +1,4 @@
-"""Word vectors of strangers: what is written is read, and what is broken is one line that says where."""
+"""Word vectors from untrusted files: what is written is read, and what is broken is one line that says where."""
 
 import gzip
 import zipfile

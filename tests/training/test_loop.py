@@ -28,7 +28,7 @@ from phrasechain.training import loop
 from phrasechain.training.log import read_metrics
 from phrasechain.training.loop import Trainer, clip_gradients, train
 from phrasechain.training.run_folder import Checkpoints, claimed, is_finished
-from phrasechain.training.task import Group, Plan, Task, ema_decay, one_cycle
+from phrasechain.training.task import ParameterGroup, Plan, Task, ema_decay, one_cycle
 
 CPU = start_processes("cpu")
 PLAN = Plan(steps=12, evaluate_every=4, save_every=3, clip=0.5, clip_by="l2", ema=ema_decay(0.9))
@@ -55,10 +55,10 @@ class Toy(Task[Tensor]):
         self.batches, self.rate, self.resets, self.prepared = Noise(), rate, 0, -1
         self.values = iter(range(1000))
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ParameterGroup]:
         return [
-            Group(list(self.model[:3].parameters()), self.rate),
-            Group(list(self.model[3].parameters()), self.rate, 2),
+            ParameterGroup(list(self.model[:3].parameters()), self.rate),
+            ParameterGroup(list(self.model[3].parameters()), self.rate, 2),
         ]
 
     def counts(self, parts: Any) -> Tensor:

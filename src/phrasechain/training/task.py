@@ -18,7 +18,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ParameterGroup:
     """Weights with a learning rate of their own, a function of the step."""
 
     weights: Sequence[nn.Parameter]
@@ -54,7 +54,7 @@ class Task(Generic[Part]):
     scores: ClassVar[Mapping[str, float]]  # what the curves show of ``evaluate``, and the factors to percent
     best_by: ClassVar[str] = ""  # the score that chooses the best checkpoint; without one it is the last
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ParameterGroup]:
         """All weights that are trained."""
         raise NotImplementedError
 

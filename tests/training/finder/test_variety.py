@@ -1,4 +1,4 @@
-"""Lessons unlike captions: labels stay with their words, and every way is taken as often as it should be."""
+"""Sentences unlike captions: labels stay with their words, and every way is taken as often as it should be."""
 
 from collections import Counter
 

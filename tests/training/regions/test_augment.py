@@ -49,8 +49,8 @@ def test_boxes_follow_the_pixels(seed: int) -> None:
     seen = view_targets(targets, view, WORDS)
     if not len(seen.boxes):  # the view cuts it too much
         return
-    painted = render_view(Image.fromarray(pixels), view, 64)
-    redness = painted[:, :, 0].astype(int) - painted[:, :, 1]
+    view_pixels = render_view(Image.fromarray(pixels), view, 64)
+    redness = view_pixels[:, :, 0].astype(int) - view_pixels[:, :, 1]
     rows, columns = np.nonzero(redness > redness.max() / 2)
     found = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / 64
     torch.testing.assert_close(found.float(), seen.boxes[0], atol=0.04, rtol=0)

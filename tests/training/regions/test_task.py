@@ -30,7 +30,7 @@ from phrasechain.training.loop import Trainer
 from phrasechain.training.regions.data import read_data
 from phrasechain.training.regions.model import LOSS_WEIGHTS
 from phrasechain.training.regions.settings import RegionSettings
-from phrasechain.training.regions.task import RegionTask, ema_decay, train_regions
+from phrasechain.training.regions.task import RegionTask, late_ema_decay, train_regions
 from phrasechain.training.regions.trunk_weights import fold_published
 from published import random_weights
 from tiny_photos import write_dataset
@@ -144,7 +144,7 @@ def test_other_settings_are_refused(finished: Path, data: Path, start: Path) -> 
 
 
 def test_weights_that_are_none_are_refused(data: Path, tmp_path: Path) -> None:
-    """And the run folder is not begun, so that the mended command can have it."""
+    """And the run folder is not begun, so that the corrected command can have it."""
     wrong, run = tmp_path / "x.pth", tmp_path / "run"
     published = random_weights()
     for content in (
@@ -256,8 +256,8 @@ def test_later_weights_count_more_in_the_ema(finished: Path, data: Path, tmp_pat
 
 
 def test_the_ema_begins_when_all_layers_learn() -> None:
-    assert [ema_decay(0.9, 3, step) for step in range(1, 7)] == pytest.approx([0, 0, 0, 1 / 3, 1 / 2, 3 / 5])
-    assert ema_decay(0.9, 0, 1000) == 0.9
+    assert [late_ema_decay(0.9, 3, step) for step in range(1, 7)] == pytest.approx([0, 0, 0, 1 / 3, 1 / 2, 3 / 5])
+    assert late_ema_decay(0.9, 0, 1000) == 0.9
 
 
 def test_fine_tuning_that_was_stopped_ends_with_the_same_bytes(

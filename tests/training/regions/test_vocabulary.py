@@ -1,7 +1,13 @@
 import torch
 
 from builders import make_caption, make_example
-from phrasechain.training.regions.vocabulary import Vocabulary, build_vocabulary, mirror, phrase_words, read_targets
+from phrasechain.training.regions.vocabulary import (
+    Vocabulary,
+    build_region_vocabulary,
+    mirror,
+    phrase_words,
+    read_targets,
+)
 
 MAN = ((0.0, 0.0, 50.0, 80.0),)
 DOGS = ((50.0, 40.0, 70.0, 80.0), (80.0, 40.0, 100.0, 60.0))
@@ -18,10 +24,10 @@ def test_empty_words_are_left_out_and_categories_are_words() -> None:
 
 
 def test_the_vocabulary_counts_phrases_with_a_box() -> None:
-    assert set(build_vocabulary([EXAMPLE], 1).words) == {
+    assert set(build_region_vocabulary([EXAMPLE], 1).words) == {
         *("man", "<people>", "two", "brown", "dogs", "<animals>", "left"),
     }
-    assert set(build_vocabulary([EXAMPLE], 2).words) == {"man", "<people>"}
+    assert set(build_region_vocabulary([EXAMPLE], 2).words) == {"man", "<people>"}
 
 
 def test_targets_hold_merged_boxes_first_and_every_word_of_each() -> None:

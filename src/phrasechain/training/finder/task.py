@@ -30,7 +30,7 @@ from phrasechain.training.finder.settings import FinderSettings
 from phrasechain.training.finder.steps import FinderBatches
 from phrasechain.training.loop import train
 from phrasechain.training.run_folder import FORMAT_KEY, claimed
-from phrasechain.training.task import Group, Plan, Task, ema_decay, one_cycle
+from phrasechain.training.task import ParameterGroup, Plan, Task, ema_decay, one_cycle
 
 WEIGHTS = "finder.safetensors"
 RUN_FORMAT = "phrasechain finder run 2"
@@ -119,8 +119,8 @@ class FinderTask(Task[list[TaggedSentence]]):
     steps: int
     rate: float
 
-    def groups(self) -> list[Group]:
-        return [Group(list(self.model.parameters()), self._rate)]
+    def groups(self) -> list[ParameterGroup]:
+        return [ParameterGroup(list(self.model.parameters()), self._rate)]
 
     def _rate(self, step: int) -> float:
         return self.rate * one_cycle((step + 0.5) / self.steps, _WARM_UP, _LAST_RATE)

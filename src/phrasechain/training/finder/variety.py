@@ -1,4 +1,4 @@
-"""Lessons unlike captions: names, possessives, questions, dates, emoji, sentences about nothing to be seen.
+"""Sentences unlike captions: names, possessives, questions, dates, emoji, sentences about nothing to be seen.
 
 Captions are all alike: someone does something somewhere. A finder that has read nothing else takes every capital for
 the beginning of a phrase and every noun for a thing. So some captions are changed, and their labels with them. The

@@ -51,7 +51,7 @@ from phrasechain.training.log import require_tensorboard
 from phrasechain.training.loop import CLIPS, OPTIMIZERS
 from phrasechain.training.loop import train as train_task
 from phrasechain.training.run_folder import FORMAT_KEY, claimed, is_finished
-from phrasechain.training.task import Group, Plan, Task, ema_decay, gradual, one_cycle, two_steps
+from phrasechain.training.task import ParameterGroup, Plan, Task, ema_decay, gradual, one_cycle, two_steps
 
 RUN_FORMAT = "phrasechain run 1"
 PRECISIONS = ("float32", "bf16")
@@ -190,12 +190,12 @@ class GroundingTask(Task[BatchPart]):
     precision: str = "float32"
     device: torch.device = _CPU
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ParameterGroup]:
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         text = {id(weight) for weight in self.model.text.encoder.parameters()}
         return [
-            Group([weight for weight in weights if id(weight) not in text], self.rate),
-            Group(
+            ParameterGroup([weight for weight in weights if id(weight) not in text], self.rate),
+            ParameterGroup(
                 [weight for weight in weights if id(weight) in text], lambda step: self.encoder_rate * self.rate(step)
             ),
         ]

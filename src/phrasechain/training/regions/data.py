@@ -15,7 +15,7 @@ from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.text.tokens import tokenise
 from phrasechain.training.regions.class_phrases import ClassPhrase, class_phrases
 from phrasechain.training.regions.class_targets import read_class_targets
-from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, build_vocabulary, read_targets
+from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, build_region_vocabulary, read_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RegionData:
 def read_data(examples: Sequence[Example], class_photos: Sequence[ClassPhoto], rare_word: int) -> RegionData:
     """The words that occur ``rare_word`` times or more, and what the photos teach."""
     phrases = safe_phrases(class_photos) if class_photos else []
-    vocabulary = build_vocabulary(examples, rare_word, (phrase.words for each in phrases for phrase in each))
+    vocabulary = build_region_vocabulary(examples, rare_word, (phrase.words for each in phrases for phrase in each))
     targets = [read_targets(example, vocabulary) for example in examples]
     targets += [read_class_targets(photo, each, vocabulary) for photo, each in zip(class_photos, phrases, strict=True)]
     photos = [*map(photo_path, examples), *map(photo_path, class_photos)]

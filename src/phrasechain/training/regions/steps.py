@@ -18,11 +18,11 @@ from phrasechain.training.regions.model import RegionTargetBatch, stack_targets
 from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, mirror
 
 #: Pixels (B, S, S, 3) uint8, or the trunk's maps of them, and what is to be learnt from them.
-RegionBatch = tuple[Tensor | tuple[Tensor, ...], RegionTargetBatch]
+RegionBatchPart = tuple[Tensor | tuple[Tensor, ...], RegionTargetBatch]
 _ORDER, _VIEWS = range(2)  # independent streams of random numbers
 
 
-class RegionBatches(Dataset[list[RegionBatch] | DataError]):
+class RegionBatches(Dataset[list[RegionBatchPart] | DataError]):
     """The batch of every step, by its number; it follows from the seed and that number alone."""
 
     def __init__(
@@ -43,7 +43,7 @@ class RegionBatches(Dataset[list[RegionBatch] | DataError]):
         self.partial_weight = partial_weight
         self.per_epoch = max(1, len(photos) // batch)
 
-    def __getitem__(self, step: int) -> list[RegionBatch] | DataError:
+    def __getitem__(self, step: int) -> list[RegionBatchPart] | DataError:
         epoch, place = divmod(step, self.per_epoch)
         order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(self.photos))
         numbers = order[place * self.batch : (place + 1) * self.batch].tolist()

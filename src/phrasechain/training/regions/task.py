@@ -35,10 +35,10 @@ from phrasechain.training.regions.map_cache import keep_maps
 from phrasechain.training.regions.model import LOSS_WEIGHTS, RegionTrainingModel, stack_targets
 from phrasechain.training.regions.settings import RegionSettings, check_settings, with_shape_of
 from phrasechain.training.regions.start import Start, is_region_network, make_training_model, new_network, read_start
-from phrasechain.training.regions.steps import RegionBatch, RegionBatches
+from phrasechain.training.regions.steps import RegionBatches, RegionBatchPart
 from phrasechain.training.regions.vocabulary import Vocabulary, read_targets
 from phrasechain.training.run_folder import FORMAT_KEY, claimed
-from phrasechain.training.task import Group, Plan, Task, one_cycle
+from phrasechain.training.task import ParameterGroup, Plan, Task, one_cycle
 
 RUN_FORMAT = "phrasechain region run 2"
 WEIGHTS = "regions.safetensors"
@@ -151,20 +151,20 @@ def _build(
         weight_decay=options.weight_decay,
         clip=options.clip,
         clip_by="l2",
-        ema=partial(ema_decay, options.ema, trunk_start) if options.ema else None,
+        ema=partial(late_ema_decay, options.ema, trunk_start) if options.ema else None,
         workers=1,
     )
     return task, plan
 
 
-def ema_decay(limit: float, start: int, step: int) -> float:
-    """The EMA's decay after a step: after ``start``, weights count in proportion to their step, up to ``limit``."""
+def late_ema_decay(limit: float, start: int, step: int) -> float:
+    """The decay of an EMA that begins at ``start``: weights count in proportion to their step, up to ``limit``."""
     steps = max(0, step - start)
     return min(limit, steps / (2 + steps))
 
 
 @dataclass(eq=False)
-class RegionTask(Task[RegionBatch]):
+class RegionTask(Task[RegionBatchPart]):
     """A region network that learns to propose boxes, and to know them by the words and phrases that name them."""
 
     losses = ("loss", *LOSS_WEIGHTS)
@@ -180,14 +180,16 @@ class RegionTask(Task[RegionBatch]):
     trunk_rate: float
     precision: str
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ParameterGroup]:
         """The heads, and each tensor of the trunk at a rate in proportion to its root mean square."""
         heads, trunk = self.model.parts()
         rms = [float(weight.detach().square().mean().sqrt()) for weight in trunk]
         return [
-            Group(heads, partial(self._rate, self.rate, 0)),
+            ParameterGroup(heads, partial(self._rate, self.rate, 0)),
             *(
-                Group([weight], partial(self._rate, self.trunk_rate * size, self.trunk_start), self.trunk_start)
+                ParameterGroup(
+                    [weight], partial(self._rate, self.trunk_rate * size, self.trunk_start), self.trunk_start
+                )
                 for weight, size in zip(trunk, rms, strict=True)
             ),
         ]
@@ -204,7 +206,7 @@ class RegionTask(Task[RegionBatch]):
             keep_maps(self.batches.maps, trunk, self.batches.photos, self.batches.size)
             self.model.train()
 
-    def loss(self, part: RegionBatch, counts: Tensor) -> Tensor:
+    def loss(self, part: RegionBatchPart, counts: Tensor) -> Tensor:
         seen, targets = part
         with self._autocast():
             maps = self.model.network.trunk(as_input(seen)) if isinstance(seen, Tensor) else [m.float() for m in seen]

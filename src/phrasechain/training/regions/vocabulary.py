@@ -67,7 +67,7 @@ def telling_words(words: Iterable[str]) -> list[str]:
     return [word for word in words if word not in _EMPTY]
 
 
-def build_vocabulary(examples: Iterable[Example], least: int, more: Iterable[Iterable[str]] = ()) -> Vocabulary:
+def build_region_vocabulary(examples: Iterable[Example], least: int, more: Iterable[Iterable[str]] = ()) -> Vocabulary:
     """The words of phrases with a box that occur in at least ``least`` of them, frequent ones first.
 
     ``more`` are the words of further phrases.
