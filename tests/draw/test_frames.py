@@ -13,9 +13,9 @@ from phrasechain.draw.frames import _frame, chip_size, draw_chip, draw_frame, ne
 GROUND = (90, 90, 90)
 
 
-def drawn(box: tuple[int, int, int, int], width: int, how: Style) -> Image.Image:
+def drawn(box: tuple[int, int, int, int], width: int, style: Style) -> Image.Image:
     image = Image.new("RGB", (60, 50), GROUND)
-    draw_frame(ImageDraw.Draw(image, "RGBA"), box, width, how)
+    draw_frame(ImageDraw.Draw(image, "RGBA"), box, width, style)
     return image
 
 

@@ -69,9 +69,9 @@ class Baseline(GroundingSystem):
         """The loss of a batch as sums and counts."""
         raise NotImplementedError
 
-    def decode(self, scores: Scores, batch: Batch, how: str = "viterbi") -> Decoded:
+    def decode(self, scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
         """Ground every phrase: ``viterbi``, the best for the caption, is the system's own inference."""
-        return self.infer(scores, batch) if how == "viterbi" else decode(scores, batch, how)
+        return self.infer(scores, batch) if method == "viterbi" else decode(scores, batch, method)
 
     def infer(self, scores: Scores, batch: Batch) -> Decoded:
         """The inference of its paper; by default each phrase takes its region of highest emission."""

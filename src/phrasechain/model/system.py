@@ -26,6 +26,6 @@ class GroundingSystem(nn.Module):
     def forward(self, batch: Batch) -> Scores:
         raise NotImplementedError
 
-    def decode(self, scores: Scores, batch: Batch, how: str = "viterbi") -> Decoded:
+    def decode(self, scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
         """Ground every phrase, see :func:`phrasechain.model.decode.decode`."""
-        return decode(scores, batch, how)
+        return decode(scores, batch, method)
