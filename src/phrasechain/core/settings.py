@@ -45,13 +45,13 @@ def make_settings(
     return with_texts(settings, texts)
 
 
-def with_texts(settings: S, texts: Iterable[str]) -> S:
+def with_texts(settings: S, texts: Iterable[str], where: str = "--set") -> S:
     """The settings with ``section.key=value`` texts applied, each parsed as its key's type."""
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            raise DataError(f"--set takes section.key=value, such as train.rate=1e-3, not {text!r}")
-        settings = with_values(settings, {name: _parse(value, _type_of(settings, name, "--set"))}, "--set")
+            raise DataError(f"{where} takes section.key=value, such as train.rate=1e-3, not {text!r}")
+        settings = with_values(settings, {name: _parse(value, _type_of(settings, name, where))}, where)
     return settings
 
 
