@@ -150,7 +150,7 @@ class Train:
     )
     batch: int = setting(16, "images or captions of a step, over all processes", 1, 1 << 20)
     window: int = setting(8, "batches that are sorted by size together; 1: no sorting", 1, 1 << 20)
-    accumulate: int = setting(1, "parts that a process takes its share of a step in", 1, 1 << 16)
+    accumulate: int = setting(1, "gradient accumulation: parts that a process takes its share of a step in", 1, 1 << 16)
     clip: float = setting(10.0, "bound of the gradient's largest element; 0: none", 0)
     clip_by: str = setting(
         "norm",
@@ -160,7 +160,7 @@ class Train:
     precision: str = setting("float32", "`float32`, or `bf16` for the forward pass")
     score_every: int = setting(0, "steps between scores on dev; 0: one pass over the data", 0)
     save_every: int = setting(200, "steps between checkpoints; each score makes one too", 1)
-    patience: int = setting(0, "scores without a new best before it stops; 0: it does not", 0)
+    patience: int = setting(0, "early stopping: scores without a new best before it stops; 0: none", 0)
     workers: int = setting(0, "processes that prepare batches; 0: the one that trains", 0, 256)
     seed: int = setting(0, "of the weights, the order and dropout", 0, (1 << 32) - 1)
 

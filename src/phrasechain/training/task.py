@@ -40,7 +40,7 @@ class Plan:
     clip: float = 0.0  # 0: no clipping
     clip_by: str = "norm"
     ema: Callable[[int], float] | None = None  # decay of the weights' moving average after so many steps
-    patience: int = 0  # evaluations without a new best before it stops; 0: it does not
+    patience: int = 0  # early stopping: evaluations without a new best before it stops; 0: none
     workers: int = 0  # processes that prepare batches
 
 

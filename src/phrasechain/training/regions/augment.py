@@ -1,4 +1,4 @@
-"""Other views of a photo and of what its captions name: mirrored, nearer, farther, in other light.
+"""Data augmentation: views of a photo and of what its captions name, mirrored, nearer, farther, in other light.
 
 Left and right change places in the words when the photo is mirrored; light, contrast and the strength of colours
 change, hues never do, since captions name colours; a crop cuts no named box by more than a little.
