@@ -12,7 +12,9 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.files import json_bytes, require_writable, write_output
 from phrasechain.core.terminal import printable
 
-TrainingRecipe = Annotated[str | None, typer.Option(help="The training: fast, paper, ban … [as the preset has it].")]
+TrainingRecipe = Annotated[
+    str | None, typer.Option(help="The training: fast, paper, ban …; by default that of the preset.")
+]
 
 
 def train(
@@ -46,7 +48,7 @@ def compare(
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for runs and tables, new or to resume.")],
     rows: Annotated[
-        list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated [all].")
+        list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated; by default all.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each model of the first table.")] = 3,
     budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
@@ -103,7 +105,7 @@ def evaluate(
     ] = "gold",
     decode: Annotated[
         str | None,
-        typer.Option(help="A run's boxes: viterbi, smoothing, independent or consensus [as it was trained]."),
+        typer.Option(help="A run's boxes: viterbi, smoothing, independent or consensus; by default as trained."),
     ] = None,
     box_regression: Annotated[bool, typer.Option(help="Whether a run's offsets move the boxes.")] = True,
     device: Annotated[str, typer.Option(help="Where a run is run: auto, cpu or cuda.")] = "auto",

@@ -78,7 +78,7 @@ def extract(
     ] = None,
     runtime: Annotated[str, typer.Option(help="torch, or onnx (faster, needs the extra 'fast').")] = "torch",
     workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Photos worked on at once [one for each core].")
+        int | None, typer.Option(min=1, max=256, help="Photos worked on at once; by default one for each core.")
     ] = None,
 ) -> None:
     """Find the regions of photos and describe them: boxes and features into a store.
