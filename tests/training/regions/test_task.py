@@ -88,6 +88,19 @@ def test_a_finished_run_is_left_alone(finished: Path, data: Path, start: Path) -
     assert finished.stat().st_mtime_ns == before
 
 
+def test_a_finished_run_of_an_earlier_version_is_left_alone(
+    finished: Path, data: Path, start: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished.parent, run)
+    old = json.loads((run / "config.json").read_text())
+    del old["data"]["partial_weight"], old["data"]["unmarked_rivals"], old["boxes"]
+    (run / "config.json").write_text(json.dumps(old))
+    before = (run / finished.name).stat().st_mtime_ns
+    assert train_regions(data, run, start, SETTINGS) == run / finished.name
+    assert (run / finished.name).stat().st_mtime_ns == before
+
+
 @pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:
     """A process is really killed after its second checkpoint; the next one ends with the same weights."""

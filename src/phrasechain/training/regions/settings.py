@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 from phrasechain.core.errors import DataError, require_name
-from phrasechain.core.settings import setting
+from phrasechain.core.settings import Values, setting
 from phrasechain.regions.network import RegionNetwork
 
 PRECISIONS = ("float32", "bf16")
@@ -72,6 +73,9 @@ class RegionSettings:
     network: NetworkSettings = NetworkSettings()
     data: DataSettings = DataSettings()
     train: TrainSettings = TrainSettings()
+
+    #: Keys that came later, and the values that say what was done before.
+    ADDED: ClassVar[Values] = {"data.partial_weight": 1.0, "data.unmarked_rivals": False}
 
 
 def check_settings(settings: RegionSettings) -> None:

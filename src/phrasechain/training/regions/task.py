@@ -75,7 +75,7 @@ def train_regions(
         "boxes": boxes and hashlib.sha256(boxes.read_bytes()).hexdigest(),
     }
     processes = OneProcess(torch.device("cpu"))
-    with claimed(out, identity, processes):
+    with claimed(out, identity, processes, settings):
         if not (out / WEIGHTS).exists():
             train(task, plan, out, processes)
     return out / WEIGHTS
