@@ -22,9 +22,6 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.settings import make_settings
 from phrasechain.data.class_boxes import is_kept_apart, read_class_boxes
 from phrasechain.data.dataset import load_examples
-from phrasechain.regions.extractor import as_input
-from phrasechain.regions.pixels import read_photo
-from phrasechain.regions.trunk import Trunk
 from phrasechain.training.log import read_metrics
 from phrasechain.training.loop import Trainer
 from phrasechain.training.regions.data import read_data
@@ -128,27 +125,13 @@ def test_early_stages_and_depthwise_convolutions_stay_as_they_were_published(fin
     assert "late.0.1.expand.weight" not in kept
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_kept_maps_are_those_of_the_trunk_as_it_will_be(
-    precision: str, data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without blocks left out, in either precision."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("phrasechain.training.loop.Trainer.take_step", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train_regions(data, tmp_path / "run", start, settings_of("train.drop_path=0.9", f"train.precision={precision}"))
-    kept = load_file(min((tmp_path / "run" / "maps").iterdir()))["c4"][0].float()  # (S, S, C)
-    trunk = Trunk().eval()
-    trunk.load_state_dict(fold_published(random_weights()))
-    example = load_examples(data, "fit")[0]
-    assert example.path is not None
-    with torch.inference_mode():
-        expected = trunk(as_input(torch.from_numpy(read_photo(example.path, 64).pixels)[None]))[1][0]
-    apart = float((kept - expected.permute(1, 2, 0)).norm() / expected.norm())
-    assert apart < (0.1 if precision == "bf16" else 1e-3)
+def test_the_trunk_has_no_drop_path_until_it_learns(finished: Path, data: Path, start: Path, tmp_path: Path) -> None:
+    """So that the heads learn from the maps of the trunk as it is: only later steps depend on the rate."""
+    train_regions(data, tmp_path / "run", start, settings_of("train.drop_path=0.9"))
+    losses = [
+        [line["loss"] for line in read_metrics(run) if "loss" in line] for run in (finished.parent, tmp_path / "run")
+    ]
+    assert [one == other for one, other in zip(*losses, strict=True)] == [True] * 5 + [False] * 5
 
 
 def test_other_settings_are_refused(finished: Path, data: Path, start: Path) -> None:
@@ -209,7 +192,6 @@ def test_an_epoch_is_left_for_all_layers(data: Path, start: Path, tmp_path: Path
     """However many are asked for the heads alone."""
     settings = settings_of("train.head_epochs=9", "train.epochs=1")
     learnt = load_file(train_regions(data, tmp_path / "run", start, settings))
-    assert not (tmp_path / "run" / "maps").exists()
     assert not torch.equal(
         learnt["trunk.late.0.1.expand.weight"], fold_published(random_weights())["late.0.1.expand.weight"].half()
     )
@@ -235,7 +217,6 @@ def test_a_network_is_fine_tuned(finished: Path, fine_tuned: Path) -> None:
     name = "network/region_head/feature/weight"
     assert not torch.equal(state[f"ema.module.{name}"], state[f"model.{name}"])
     assert torch.equal(after["describe.feature.weight"], state[f"ema.module.{name}"].half())
-    assert not (fine_tuned.parent / "maps").exists()
 
 
 def test_a_network_keeps_its_shape(finished: Path, data: Path, tmp_path: Path) -> None:

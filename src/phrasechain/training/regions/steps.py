@@ -1,4 +1,4 @@
-"""What every step of a region network's training sees: random views of photos, or the trunk's maps kept of them."""
+"""What every step of a region network's training sees: random views of photos."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from torch.utils.data import Dataset
 from phrasechain.core.errors import DataError
 from phrasechain.regions.pixels import read_rgb
 from phrasechain.training.regions.augment import random_view, render_view, view_targets
-from phrasechain.training.regions.map_cache import kept_maps
 from phrasechain.training.regions.model import RegionTargetBatch, stack_targets
-from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary, mirror
+from phrasechain.training.regions.vocabulary import RegionTargets, Vocabulary
 
-#: Pixels (B, S, S, 3) uint8, or the trunk's maps of them, and what is to be learnt from them.
-RegionBatchPart = tuple[Tensor | tuple[Tensor, ...], RegionTargetBatch]
+#: Pixels (B, S, S, 3) uint8, and what is to be learnt from them.
+RegionBatchPart = tuple[Tensor, RegionTargetBatch]
 _ORDER, _VIEWS = range(2)  # independent streams of random numbers
 
 
@@ -33,14 +32,10 @@ class RegionBatches(Dataset[list[RegionBatchPart] | DataError]):
         size: int,
         batch: int,
         seed: int,
-        maps: Path,
-        map_epochs: int,
         partial_weight: float = 1.0,
     ) -> None:
-        """In the first ``map_epochs`` epochs batches are the maps in the folder ``maps``."""
         self.photos, self.targets, self.vocabulary = photos, targets, vocabulary
-        self.size, self.batch, self.seed, self.maps, self.map_epochs = size, batch, seed, maps, map_epochs
-        self.partial_weight = partial_weight
+        self.size, self.batch, self.seed, self.partial_weight = size, batch, seed, partial_weight
         self.per_epoch = max(1, len(photos) // batch)
 
     def __getitem__(self, step: int) -> list[RegionBatchPart] | DataError:
@@ -49,19 +44,10 @@ class RegionBatches(Dataset[list[RegionBatchPart] | DataError]):
         numbers = order[place * self.batch : (place + 1) * self.batch].tolist()
         rng = np.random.default_rng([self.seed, _VIEWS, step])
         try:
-            seen, targets = self._maps(numbers, rng) if epoch < self.map_epochs else self._views(numbers, rng)
+            seen, targets = self._views(numbers, rng)
         except DataError as error:
             return error
         return [(seen, stack_targets(targets, len(self.vocabulary), self.partial_weight))]
-
-    def _maps(self, numbers: list[int], rng: np.random.Generator) -> tuple[tuple[Tensor, ...], list[RegionTargets]]:
-        """The trunk's maps of photos, half of them mirrored."""
-        views = [(number, bool(rng.random() < 0.5)) for number in numbers]
-        targets = [
-            mirror(self.targets[number], self.vocabulary) if is_mirrored else self.targets[number]
-            for number, is_mirrored in views
-        ]
-        return kept_maps(self.maps, views), targets
 
     def _views(self, numbers: list[int], rng: np.random.Generator) -> tuple[Tensor, list[RegionTargets]]:
         """Random views of photos: (B, S, S, 3) uint8."""

@@ -6,7 +6,6 @@ A run folder holds what every run does (see ``run_folder``) and ``regions.safete
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,7 +30,6 @@ from phrasechain.regions.weights import load_network, save_network
 from phrasechain.training.loop import train
 from phrasechain.training.regions.data import photo_path, read_data
 from phrasechain.training.regions.losses import NEAR
-from phrasechain.training.regions.map_cache import keep_maps
 from phrasechain.training.regions.model import LOSS_WEIGHTS, RegionTrainingModel, stack_targets
 from phrasechain.training.regions.settings import RegionSettings, check_settings, with_shape_of
 from phrasechain.training.regions.start import Start, is_region_network, make_training_model, new_network, read_start
@@ -43,7 +41,6 @@ from phrasechain.training.task import ParameterGroup, Plan, Task, one_cycle
 RUN_FORMAT = "phrasechain region run 2"
 WEIGHTS = "regions.safetensors"
 _WATCHED = 150  # photos of dev, and of fit, that are scored after each epoch
-_MAPS = "maps"  # the folder, in that of the run, for the trunk's maps of the photos
 _WARM_UP, _LAST_RATE = 0.05, 0.01  # shares of the steps and of the peak
 
 
@@ -66,7 +63,7 @@ def train_regions(
     fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
     more = [] if boxes is None else _class_photos(boxes)[:limit]
     _require_photos(data, fit, dev)
-    task, plan = _build(fit, dev, more, known, out / _MAPS, settings)
+    task, plan = _build(fit, dev, more, known, settings)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(settings),
@@ -100,7 +97,6 @@ def _build(
     dev: Sequence[Example],
     more: Sequence[ClassPhoto],
     known: RegionNetwork | Start,
-    maps: Path,
     settings: RegionSettings,
 ) -> tuple[RegionTask, Plan]:
     """The task and how it is trained."""
@@ -127,8 +123,6 @@ def _build(
         settings.network.size,
         options.batch,
         options.seed,
-        maps=maps,
-        map_epochs=head_epochs,
         partial_weight=settings.data.partial_weight,
     )
     steps, trunk_start = (epochs * batches.per_epoch for epochs in (options.epochs, head_epochs))
@@ -175,7 +169,7 @@ class RegionTask(Task[RegionBatchPart]):
     fit: Sequence[Example]  # a few, to see how far it overfits
     dev: Sequence[Example]
     steps: int
-    trunk_start: int  # the step from which the trunk learns; until then batches are its maps
+    trunk_start: int  # the step from which the trunk learns
     rate: float
     trunk_rate: float
     precision: str
@@ -198,19 +192,12 @@ class RegionTask(Task[RegionBatchPart]):
         done = (step + 0.5 - start) / (self.steps - start)
         return peak * one_cycle(max(done, 0.0), _WARM_UP, _LAST_RATE)
 
-    def prepare(self, step: int) -> None:
-        """Keep the trunk's maps of all photos, as long as they are needed."""
-        if step < self.trunk_start:
-            self.model.eval()
-            trunk = self._autocast()(self.model.network.trunk)
-            keep_maps(self.batches.maps, trunk, self.batches.photos, self.batches.size)
-            self.model.train()
-
     def loss(self, part: RegionBatchPart, counts: Tensor) -> Tensor:
         seen, targets = part
+        trunk = self.model.network.trunk
+        trunk.train(any(weight.requires_grad for weight in trunk.parameters()))  # no drop path before it learns
         with self._autocast():
-            maps = self.model.network.trunk(as_input(seen)) if isinstance(seen, Tensor) else [m.float() for m in seen]
-            losses = self.model(maps, targets)
+            losses = self.model(trunk(as_input(seen)), targets)
         total = sum(weight * losses[name] for name, weight in LOSS_WEIGHTS.items())
         return torch.stack([total, *(losses[name] for name in LOSS_WEIGHTS)])
 
@@ -225,7 +212,6 @@ class RegionTask(Task[RegionBatchPart]):
 
     def finish(self, folder: Path) -> None:
         save_network(folder / WEIGHTS, self.model.network)
-        shutil.rmtree(self.batches.maps, ignore_errors=True)
 
 
 @torch.inference_mode()
