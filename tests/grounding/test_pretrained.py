@@ -281,6 +281,14 @@ def test_export_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert not end.value.code
     assert "calibration error" in capsys.readouterr().out
     assert Grounder.from_pretrained(tmp_path / "again", device="cpu").parts.card.decode == "smoothing"
+    carried = export(
+        run, data, tmp_path / "store", tmp_path / "more", split="fit", regions=weights, finder=finder, calibration=out
+    )
+    assert {method: each.calibration for method, each in carried.items()} == grounder.parts.calibrations
+    assert {each.phrases for each in carried.values()} != {each.phrases for each in found.values()}
+    assert (tmp_path / "more" / "calibration.json").exists()
+    with pytest.raises(DataError, match="has no calibration of viterbi; give the folder of an exported grounder"):
+        export(run, data, tmp_path / "store", out, calibration=tmp_path)
     with pytest.raises(DataError, match="no decoder named"):
         export(run, data, tmp_path / "store", out, decode="x")
     with pytest.raises(DataError, match="trained on the regions of another network"):

@@ -52,7 +52,7 @@ class Toy(Task[Tensor]):
     def __init__(self, rate: Callable[[int], float] = lambda step: 0.1) -> None:
         torch.manual_seed(7)
         self.model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
-        self.batches, self.rate, self.resets, self.prepared = Noise(), rate, 0, -1
+        self.batches, self.rate, self.resets = Noise(), rate, 0
         self.values = iter(range(1000))
 
     def groups(self) -> list[ParameterGroup]:
@@ -67,9 +67,6 @@ class Toy(Task[Tensor]):
     def loss(self, part: Tensor, counts: Tensor) -> Tensor:
         total = (self.model(part) - 1).square().sum() / counts[0]
         return torch.stack([total, total.detach() * 2])
-
-    def prepare(self, step: int) -> None:
-        self.prepared = step
 
     def evaluate(self, is_last: bool) -> dict[str, float]:
         assert not self.model.training
@@ -293,9 +290,7 @@ def test_a_killed_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> No
     (run / ".step-00000009.abcd.tmp").mkdir()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 10, "lo')
-    task = Toy()
-    run_toy(run, task=task)
-    assert task.prepared >= 3
+    run_toy(run)
     assert_same(run, whole)
     assert len((run / "environment.jsonl").read_text().splitlines()) == 2
 

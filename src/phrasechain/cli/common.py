@@ -15,6 +15,13 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="TOML", hel
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="section.key=value", help="Another setting; may be repeated.")
 ]
+FitOn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPLIT",
+        help="Learn from this split instead of five sixths of train; train: all of it, to the last step.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.common import ConfigFile, Device, Run, Settings
+from phrasechain.cli.common import ConfigFile, Device, FitOn, Run, Settings, as_settings
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import json_bytes, require_writable, write_output
 from phrasechain.core.terminal import printable
@@ -21,7 +21,14 @@ def train(
     data: Annotated[Path, typer.Option(metavar="DATA", help="A folder in the official layout, or a .jsonl file.")],
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
     out: Run,
-    preset: Annotated[str, typer.Option(help="The model: corrected, small, paper or authors.")] = "corrected",
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="embedded|FOLDER", help="Fine-tune this grounder: the embedded one, or that of a folder."),
+    ] = None,
+    fit_on: FitOn = None,
+    preset: Annotated[
+        str | None, typer.Option(help="The model: corrected (the default), small, paper or authors.")
+    ] = None,
     recipe: TrainingRecipe = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -34,13 +41,21 @@ def train(
     after an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
     """
     from phrasechain.core.distributed import is_first_process
-    from phrasechain.model.config import make_config
+    from phrasechain.model.config import DEFAULT_PRESET, make_config
+    from phrasechain.training.grounder.start import start_config, start_folder
     from phrasechain.training.grounder.task import train as run
 
-    values = make_config(preset, recipe, config, settings or ())
-    folder = run(data, features, out, values, device, tensorboard)
+    texts = [*as_settings(data__fit=fit_on, train__keep=fit_on and "last"), *(settings or ())]
+    folder = None if start is None else start_folder(start)
+    if folder is None:
+        values = make_config(preset or DEFAULT_PRESET, recipe, config, texts)
+    elif preset or recipe:
+        raise DataError("--start keeps the model and the recipe of the grounder: leave --preset and --recipe out")
+    else:
+        values = start_config(folder, config, texts)
+    run(data, features, out, values, device, tensorboard, folder)
     if is_first_process():
-        typer.echo(printable(str(folder)))
+        typer.echo(printable(str(out)))
 
 
 def compare(
@@ -185,6 +200,12 @@ def export(
     finder: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another phrase finder than the embedded one.")
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Take over this grounder's calibration: for a run that learnt from dev too."
+        ),
+    ] = None,
 ) -> None:
     """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
 
@@ -195,6 +216,8 @@ def export(
     from phrasechain.grounding.export import export as write
     from phrasechain.grounding.export import print_export
 
-    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder)
-    print_export(found, Console())
+    found = write(
+        run, data, features, out, split=split, decode=decode, regions=regions, finder=finder, calibration=calibration
+    )
+    print_export(found, Console(), split)
     typer.echo(printable(str(out)))

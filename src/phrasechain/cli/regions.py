@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.common import ConfigFile, Preset, Run, Settings, as_settings, print_counts
+from phrasechain.cli.common import ConfigFile, FitOn, Preset, Run, Settings, as_settings, print_counts
 from phrasechain.core.errors import DataError
 from phrasechain.core.terminal import printable
 
@@ -27,6 +27,7 @@ def train_regions(
         Path | None,
         typer.Option(metavar="FILE.jsonl", help="Learn from these photos as well: JSON lines with boxes of classes."),
     ] = None,
+    fit_on: FitOn = None,
     preset: Preset = "default",
     config: ConfigFile = None,
     settings: Settings = None,
@@ -54,6 +55,7 @@ def train_regions(
         train__epochs=epochs,
         train__precision=precision,
         train__seed=seed,
+        data__fit=fit_on,
         data__limit=limit,
     )
     values = with_texts(make_settings(RegionSettings(), config, preset=preset), given, where="")  # not of a --set

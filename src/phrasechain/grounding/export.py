@@ -11,12 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from phrasechain.baselines.registry import BUILDERS
-from phrasechain.core.errors import require_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
-from phrasechain.grounding.calibrate import Calibrated, calibrate, collect
-from phrasechain.grounding.pretrained import Pretrained, compact, require_these_regions, save_pretrained
+from phrasechain.grounding.calibrate import Calibrated, calibrate, collect, measure
+from phrasechain.grounding.pretrained import (
+    CALIBRATION_FILE,
+    Pretrained,
+    compact,
+    read_calibrations,
+    require_these_regions,
+    save_pretrained,
+)
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
+from phrasechain.model.confidence import Calibration
 from phrasechain.model.decode import DECODERS
 from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.regions.extractor import RegionExtractor
@@ -35,14 +43,17 @@ def export(
     decode: str | None = None,
     regions: Path | None = None,
     finder: Path | None = None,
+    calibration: Path | None = None,
 ) -> dict[str, Calibrated]:
     """Write the best model of a run as a grounder, in float16; the figures of each decoder.
 
     Probabilities are calibrated on caption 0 of ``split``, which the run must not have been trained on. The grounder's
-    default decoder is ``decode``, or else the most accurate one there.
+    default decoder is ``decode``, or else the most accurate one there. ``calibration`` is a grounder's folder whose
+    calibration is taken over, for a run that learnt from all images that there are: it is only measured on ``split``.
     """
     if decode is not None:
         require_name("decoder", decode, DECODERS)
+    known = None if calibration is None else _calibrations_of(calibration)
     checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     extractor = RegionExtractor.from_pretrained(regions)
@@ -50,7 +61,12 @@ def export(
     model, examples = checkpoint.model, open_dataset(data).examples(split)
     model.load_state_dict(compact(model))  # what is calibrated is what is written
     real, absent = (collect(model, examples, store, absent=each) for each in (False, True))
-    found = {method: calibrate(real[method], absent[method]) for method in DECODERS}
+    found = {
+        method: calibrate(real[method], absent[method])
+        if known is None
+        else measure(known[method], real[method], absent[method])
+        for method in DECODERS
+    }
     chosen = decode or max(found, key=lambda method: found[method].accuracy)
     parts = Pretrained(
         name=str(out),
@@ -63,6 +79,14 @@ def export(
         finder_file=finder,
     )
     save_pretrained(out, parts, _notes(found, split))
+    return found
+
+
+def _calibrations_of(folder: Path) -> dict[str, Calibration]:
+    """The calibrations of a grounder, one for each decoder."""
+    found = read_calibrations(folder / CALIBRATION_FILE)
+    if missing := [method for method in DECODERS if method not in found]:
+        raise DataError(f"{folder}: has no calibration of {missing[0]}; give the folder of an exported grounder")
     return found
 
 
@@ -83,9 +107,9 @@ def _notes(found: dict[str, Calibrated], split: str) -> dict[str, object]:
     return {"measured": {"split": split, "phrases": next(iter(found.values())).phrases, **figures}}
 
 
-def print_export(found: dict[str, Calibrated], console: Console) -> None:
-    """The figures of each decoder on the split that it was calibrated on."""
-    table = Table(title=f"caption 0, {next(iter(found.values())).phrases:,} phrases")
+def print_export(found: dict[str, Calibrated], console: Console, split: str) -> None:
+    """The figures of each decoder on a split."""
+    table = Table(title=f"{split}, caption 0, {next(iter(found.values())).phrases:,} phrases")
     for name in ("decode", "accuracy, %", "calibration error", "AUROC, other captions"):
         table.add_column(name, justify="left" if name == "decode" else "right")
     for method, each in found.items():

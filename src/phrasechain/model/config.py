@@ -160,6 +160,10 @@ class Train:
     precision: str = setting("float32", "`float32`, or `bf16` for the forward pass")
     score_every: int = setting(0, "steps between scores on dev; 0: one pass over the data", 0)
     save_every: int = setting(200, "steps between checkpoints; each score makes one too", 1)
+    keep: str = setting(
+        "best",
+        "which checkpoint is the model: the `best` on dev, or the `last`, as where dev is learnt from too",
+    )
     patience: int = setting(0, "early stopping: scores without a new best before it stops; 0: none", 0)
     workers: int = setting(0, "processes that prepare batches; 0: the one that trains", 0, 256)
     seed: int = setting(0, "of the weights, the order and dropout", 0, (1 << 32) - 1)
@@ -195,7 +199,7 @@ class Config:
     #: Keys of parts that are gone, and the value that does without them.
     REMOVED: ClassVar[Values] = {"model.objectness": False}
     #: Keys that came later, and the value that all models had before.
-    ADDED: ClassVar[Values] = {"model.kind": "phrasechain"}
+    ADDED: ClassVar[Values] = {"model.kind": "phrasechain", "train.keep": "best"}
 
 
 #: How a model is trained: as in the paper, or as fast as it goes without loss.

@@ -176,7 +176,6 @@ def train(task: Task[Any], plan: Plan, folder: Path, processes: Processes, tenso
     checkpoints = Checkpoints(folder, is_main)
     if (found := checkpoints.read()) is not None:
         trainer.resume(*found)
-    task.prepare(trainer.step)
     loader = DataLoader(
         task.batches,
         batch_size=None,
@@ -221,7 +220,6 @@ def _keep(task: Task[Any], folder: Path, processes: Processes, tensorboard: bool
     """Score and write a model that is finished before the first step."""
     checkpoints = Checkpoints(folder, processes.is_main_process)
     task.model.eval()
-    task.prepare(0)
     scores = task.evaluate(is_last=True)
     with open_log(folder, 0, processes, tensorboard) as log:
         log({"step": 0, **scores})

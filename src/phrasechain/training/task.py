@@ -52,7 +52,7 @@ class Task(Generic[Part]):
     losses: ClassVar[tuple[str, ...]]  # the names of what ``loss`` returns
     counted: ClassVar[tuple[str, ...]] = ()  # the names of what ``counts`` returns
     scores: ClassVar[Mapping[str, float]]  # what the curves show of ``evaluate``, and the factors to percent
-    best_by: ClassVar[str] = ""  # the score that chooses the best checkpoint; without one it is the last
+    best_by: str = ""  # the score that chooses the best checkpoint; without one it is the last
 
     def groups(self) -> list[ParameterGroup]:
         """All weights that are trained."""
@@ -68,9 +68,6 @@ class Task(Generic[Part]):
 
     def check(self, parts: Sequence[Part]) -> None:
         """Raise a DataError if the inputs are to blame for a loss that is not finite."""
-
-    def prepare(self, step: int) -> None:
-        """Called once, before the first step that this process takes."""
 
     def evaluate(self, is_last: bool) -> dict[str, float]:
         """Scores of the model, which has its EMA weights, in all processes."""

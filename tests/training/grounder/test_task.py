@@ -423,8 +423,8 @@ def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Pa
 def test_a_phrase_without_a_word_is_named(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     read = training.read_splits
 
-    def emptied(*arguments: object) -> object:
-        fit, dev = read(*arguments)  # type: ignore[arg-type]
+    def emptied(*arguments: object, **options: object) -> object:
+        fit, dev = read(*arguments, **options)  # type: ignore[arg-type]
         caption = fit[0].captions[0]
         phrase = replace(caption.phrases[0], end_token=caption.phrases[0].first_token)
         fit[0] = replace(fit[0], captions=(replace(caption, phrases=(phrase,)),))

@@ -134,6 +134,15 @@ def test_the_trunk_has_no_drop_path_until_it_learns(finished: Path, data: Path, 
     assert [one == other for one, other in zip(*losses, strict=True)] == [True] * 5 + [False] * 5
 
 
+def test_all_of_train_can_be_learnt_from(data: Path, start: Path, tmp_path: Path) -> None:
+    """By the name of the split: an epoch has the photos of fit and dev."""
+    train_regions(data, tmp_path / "run", start, settings_of("data.fit=train", "train.epochs=1"))
+    steps = [line["step"] for line in read_metrics(tmp_path / "run") if "loss" in line]
+    assert len(steps) == len(load_examples(data, "train")) // 4 > len(load_examples(data, "fit")) // 4
+    with pytest.raises(DataError, match="no split named 'fitt'"):
+        train_regions(data, tmp_path / "no", start, settings_of("data.fit=fitt"))
+
+
 def test_other_settings_are_refused(finished: Path, data: Path, start: Path) -> None:
     with pytest.raises(DataError, match=r"another network\.dimension, train\.seed; choose another folder"):
         train_regions(data, finished.parent, start, settings_of("train.seed=1", "network.dimension=9"))

@@ -21,18 +21,19 @@ from phrasechain.store.reader import FeatureStore
 READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 
 
-def read_splits(data: Path, wanted: DataConfig) -> tuple[list[Example], list[Example]]:
-    """The examples to learn from and those to watch."""
+def read_splits(data: Path, wanted: DataConfig, may_overlap: bool = False) -> tuple[list[Example], list[Example]]:
+    """The examples to learn from and those to watch, which have no image in common unless they may."""
     dataset = open_dataset(data, compatibility=READINGS[wanted.reading])
     fit, dev = (list(dataset.examples(split)[: wanted.limit or None]) for split in (wanted.fit, wanted.dev))
     for split, examples in ((wanted.fit, fit), (wanted.dev, dev)):
         phrases = [phrase for example in examples for caption in example.captions for phrase in caption.phrases]
         if not any(map(is_scored, phrases)):
             raise DataError(f"{data}: no phrase with a box in its split {split!r}; there is nothing to learn from")
-    if both := {example.image for example in fit} & {example.image for example in dev}:
+    both = {example.image for example in fit} & {example.image for example in dev}
+    if both and not may_overlap:
         raise DataError(
             f"{data}: {wanted.fit!r} and {wanted.dev!r} have {len(both):,} images in common, such as {min(both)}: the "
-            "best checkpoint would be chosen by what was learnt; set data.dev to another split"
+            "best checkpoint would be chosen by what was learnt; set data.dev to another split, or train.keep to last"
         )
     return fit, dev
 

@@ -46,6 +46,7 @@ from phrasechain.model.targets import Targets, make_targets
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
+from phrasechain.training.grounder.start import load_start, start_digest
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from phrasechain.training.log import require_tensorboard
 from phrasechain.training.loop import CLIPS, OPTIMIZERS
@@ -55,6 +56,7 @@ from phrasechain.training.task import ParameterGroup, Plan, Task, ema_decay, gra
 
 RUN_FORMAT = "phrasechain run 1"
 PRECISIONS = ("float32", "bf16")
+KEEP = {"best": "dev", "last": ""}  # which checkpoint is the model, and the score that chooses it
 _CPU = torch.device("cpu")
 #: The learning rate as a share of its peak, from the share of the steps that is done and that of the warm-up.
 SCHEDULES: dict[str, Callable[[float, float], float]] = {
@@ -66,30 +68,37 @@ SCHEDULES: dict[str, Callable[[float, float], float]] = {
 
 
 def train(
-    data: Path, features: Path, out: Path, config: Config, device: str = "auto", tensorboard: bool = False
+    data: Path,
+    features: Path,
+    out: Path,
+    config: Config,
+    device: str = "auto",
+    tensorboard: bool = False,
+    start: Path | None = None,
 ) -> Path:
     """Train a model and return its run folder. A finished run is left as it is; an unfinished one is resumed.
 
-    ``data`` is a dataset, ``features`` a store with the regions of its images. Started by ``torchrun`` or ``accelerate
+    ``data`` is a dataset, ``features`` a store with the regions of its images. ``start`` is the checkpoint of a
+    grounder to fine-tune, and ``config`` then that of :func:`start_config`. Started by ``torchrun`` or ``accelerate
     launch``, all processes share each step.
     """
     loss = config.loss.settled()
     _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
-    fit, dev = read_splits(data, config.data)
+    fit, dev = read_splits(data, config.data, may_overlap=config.train.keep == "last")
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(config),
         "annotations": annotation_digest([*fit, *dev]),
         "regions": region_digest([*fit, *dev], store),
-    }
+    } | ({} if start is None else {"start": start_digest(start)})
     processes = start_processes(device)
     built = None
     if not is_finished(out):  # what is refused is refused before a folder is made
         if tensorboard:
             require_tensorboard()
-        built = _build(config, loss, fit, dev, store, processes)
+        built = _build(config, loss, fit, dev, store, processes, start)
     with claimed(out, identity, processes, config):
         if built is not None and not is_finished(out):
             train_task(*built, out, processes, tensorboard)
@@ -103,6 +112,7 @@ def _build(
     dev: Sequence[Example],
     store: FeatureStore,
     processes: Processes,
+    start: Path | None = None,
 ) -> tuple[GroundingTask, Plan]:
     """The task and how it is trained."""
     options = config.train
@@ -111,7 +121,8 @@ def _build(
     )
     steps = options.steps or max(1, ceil(options.epochs * order.per_epoch))
     torch.manual_seed(options.seed)
-    model = build_system(config, fit, store).to(processes.device).train()
+    model = build_system(config, fit, store) if start is None else load_start(start, store)
+    model.to(processes.device).train()
     loss_terms, counts = _loss_of(model, loss)
     task = GroundingTask(
         model,
@@ -133,6 +144,7 @@ def _build(
         gamma=loss.gamma,
         precision=options.precision,
         device=processes.device,
+        best_by=KEEP[options.keep],
     )
     plan = Plan(
         steps,
@@ -176,7 +188,6 @@ class GroundingTask(Task[BatchPart]):
     losses = ("loss", "grounding", "boxes")
     counted = ("divisor", "pairs", "phrases")
     scores: ClassVar[Mapping[str, float]] = {"dev": 100.0, "dev, caption 0": 100.0}
-    best_by = "dev"
 
     model: GroundingSystem
     batches: Dataset[list[BatchPart] | DataError]
@@ -189,6 +200,7 @@ class GroundingTask(Task[BatchPart]):
     gamma: float = 10.0
     precision: str = "float32"
     device: torch.device = _CPU
+    best_by: str = "dev"
 
     def groups(self) -> list[ParameterGroup]:
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -259,6 +271,7 @@ def _check(config: Config, loss: LossConfig) -> None:
         ("way to batch", options.by, BY),
         ("way to clip", options.clip_by, CLIPS),
         ("precision", options.precision, PRECISIONS),
+        ("checkpoint to keep", options.keep, KEEP),
         ("decoder", config.decode.method, DECODERS),
     ):
         require_name(kind, name, known)

@@ -26,8 +26,9 @@ class NetworkSettings:
 class DataSettings:
     """What is learnt from."""
 
+    fit: str = setting("fit", "the split that is learnt from; `train` is `fit` and `dev`")
     rare_word: int = setting(5, "words that occur less often are not learnt", 1)
-    limit: int = setting(0, "only the first photos of `fit`, of `dev` and of `--boxes`; 0: all", 0)
+    limit: int = setting(0, "only the first photos of that split, of `dev` and of `--boxes`; 0: all", 0)
     partial_weight: float = setting(1.0, "weight of a photo of `--boxes`, where that of another is 1", 0, 1)
     unmarked_rivals: bool = setting(
         False, "a phrase of such a photo competes with regions far from all marked boxes, too: what is there is unknown"
@@ -75,7 +76,7 @@ class RegionSettings:
     train: TrainSettings = TrainSettings()
 
     #: Keys that came later, and the values that say what was done before.
-    ADDED: ClassVar[Values] = {"data.partial_weight": 1.0, "data.unmarked_rivals": False}
+    ADDED: ClassVar[Values] = {"data.fit": "fit", "data.partial_weight": 1.0, "data.unmarked_rivals": False}
 
 
 def check_settings(settings: RegionSettings) -> None:

@@ -47,7 +47,7 @@ _WARM_UP, _LAST_RATE = 0.05, 0.01  # shares of the steps and of the peak
 def train_regions(
     data: Path, out: Path, start: Path, settings: RegionSettings | None = None, boxes: Path | None = None
 ) -> Path:
-    """Train on the ``fit`` part of the data's train split, watch ``dev``, and write the weights; return their path.
+    """Train on a part of the data, watch ``dev``, and write the weights; return their path.
 
     ``start`` are the published ImageNet weights of an EfficientNet-Lite, a detector's trunk (.safetensors), or a region
     network (.safetensors) whose layers are all fine-tuned; it keeps its shape. ``boxes`` is a file of photos
@@ -60,9 +60,9 @@ def train_regions(
     if isinstance(known, RegionNetwork):
         settings = with_shape_of(settings, known)
     limit = settings.data.limit or None
-    fit, dev = (list(load_examples(data, split)[:limit]) for split in ("fit", "dev"))
+    fit, dev = (list(load_examples(data, split)[:limit]) for split in (settings.data.fit, "dev"))
     more = [] if boxes is None else _class_photos(boxes)[:limit]
-    _require_photos(data, fit, dev)
+    _require_photos(data, {settings.data.fit: fit, "dev": dev})
     task, plan = _build(fit, dev, more, known, settings)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
@@ -78,9 +78,9 @@ def train_regions(
     return out / WEIGHTS
 
 
-def _require_photos(data: Path, *parts: Sequence[Example]) -> None:
+def _require_photos(data: Path, parts: Mapping[str, Sequence[Example]]) -> None:
     """Refuse to begin what would stop in the middle."""
-    for name, part in zip(("fit", "dev"), parts, strict=True):
+    for name, part in parts.items():
         if not any(phrase.boxes for example in part for caption in example.captions for phrase in caption.phrases):
             raise DataError(f"{data}: no phrase with a box in its part {name!r}; there is nothing to learn from")
         for example in part:
