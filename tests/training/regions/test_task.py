@@ -29,6 +29,7 @@ from phrasechain.training.regions.model import LOSS_WEIGHTS
 from phrasechain.training.regions.settings import RegionSettings
 from phrasechain.training.regions.task import RegionTask, late_ema_decay, train_regions
 from phrasechain.training.regions.trunk_weights import fold_published
+from phrasechain.training.task import one_cycle
 from published import random_weights
 from tiny_photos import write_dataset
 
@@ -215,7 +216,7 @@ def fine_tuned(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_network_is_fine_tuned(finished: Path, fine_tuned: Path) -> None:
-    """In all layers from the first step on, but for the frozen ones; its shape stays, and its EMA is the result."""
+    """In all layers, but for the frozen ones; its shape stays, and its EMA is the result."""
     before, after = load_file(finished), load_file(fine_tuned)
     assert before.keys() == after.keys()
     assert torch.equal(before["sides"], after["sides"])
@@ -226,6 +227,28 @@ def test_a_network_is_fine_tuned(finished: Path, fine_tuned: Path) -> None:
     name = "network/region_head/feature/weight"
     assert not torch.equal(state[f"ema.module.{name}"], state[f"model.{name}"])
     assert torch.equal(after["describe.feature.weight"], state[f"ema.module.{name}"].half())
+
+
+def test_words_learn_before_a_network_that_has_none(finished: Path, data: Path, tmp_path: Path) -> None:
+    """In the first epoch the network to start from keeps all its weights; then it learns at its share of the rates."""
+    kept, take_step = load_file(finished), Trainer.take_step
+    seen: list[bool] = []
+    rates: list[list[float]] = []
+
+    def watched(trainer: Trainer[Any], parts: Any) -> dict[str, float]:
+        figures = take_step(trainer, parts)
+        assert isinstance(trainer.task, RegionTask)
+        head = trainer.task.model.network.region_head.feature.weight
+        seen.append(torch.equal(head.detach().half(), kept["describe.feature.weight"]))
+        rates.append([group["lr"] for group in trainer.optimizer.param_groups[:2]])
+        return figures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "take_step", watched)
+        train_regions(data, tmp_path / "again", finished, settings_of("train.fine_tune=0.25"))
+    assert seen == [True] * 5 + [False] * 5
+    cycles = [one_cycle(done, 0.05, 0.01) for done in (9.5 / 10, 4.5 / 5)]  # of the last step, each from its own start
+    assert rates[-1] == pytest.approx([2e-3 * cycles[0], 0.25 * 2e-3 * cycles[1]])
 
 
 def test_a_network_keeps_its_shape(finished: Path, data: Path, tmp_path: Path) -> None:

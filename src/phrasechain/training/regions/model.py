@@ -105,12 +105,11 @@ class RegionTrainingModel(nn.Module):
         nn.init.constant_(self.words.bias, _RARE)
         nn.init.normal_(self.phrase.weight, std=0.5)
 
-    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """The weights that learn: of all heads, and of the trunk."""
-        trunk = list(self.network.trunk.parameters())
-        known = {id(weight) for weight in trunk}
-        heads = [weight for weight in self.parameters() if id(weight) not in known]
-        return heads, [weight for weight in trunk if weight.requires_grad]
+    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+        """The weights that learn: of words and phrases, of the network's heads, and of its trunk."""
+        trunk = [weight for weight in self.network.trunk.parameters() if weight.requires_grad]
+        heads = [weight for name, weight in self.network.named_parameters() if not name.startswith("trunk.")]
+        return [*self.words.parameters(), *self.phrase.parameters()], heads, trunk
 
     def forward(self, trunk_maps: Sequence[Tensor], targets: RegionTargetBatch) -> dict[str, Tensor]:
         """The losses by name, from the trunk's maps of B photos. Under autocast too, losses are in float32."""

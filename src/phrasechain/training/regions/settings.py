@@ -42,8 +42,8 @@ class TrainSettings:
     epochs: int = setting(16, "passes over the photos", 1)
     head_epochs: int = setting(
         3,
-        "epochs at the beginning in which the trunk keeps its ImageNet weights; at least one is left for all layers, "
-        "and all are for a network to start from",
+        "epochs at the beginning in which the trunk keeps its ImageNet weights, or a network to start from all of its "
+        "own, while the embeddings of words learn; at least one is left for all layers",
         0,
     )
     batch: int = setting(16, "photos of a step", 1, 1 << 16)
@@ -52,6 +52,9 @@ class TrainSettings:
         2e-3,
         "of the trunk, as a share of each weight tensor's root mean square: folded ones differ by a factor of fifty",
         0,
+    )
+    fine_tune: float = setting(
+        0.1, "learning rates of a network to start from, as a share of those of a new one; words keep theirs", 0, 1
     )
     weight_decay: float = setting(0.05, "of AdamW", 0)
     clip: float = setting(10.0, "bound of the gradient's 2-norm; 0: none", 0)
@@ -76,7 +79,12 @@ class RegionSettings:
     train: TrainSettings = TrainSettings()
 
     #: Keys that came later, and the values that say what was done before.
-    ADDED: ClassVar[Values] = {"data.fit": "fit", "data.partial_weight": 1.0, "data.unmarked_rivals": False}
+    ADDED: ClassVar[Values] = {
+        "data.fit": "fit",
+        "data.partial_weight": 1.0,
+        "data.unmarked_rivals": False,
+        "train.fine_tune": 1.0,
+    }
 
 
 def check_settings(settings: RegionSettings) -> None:

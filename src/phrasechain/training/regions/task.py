@@ -115,7 +115,7 @@ def _build(
         drop_path=options.drop_path,
         unmarked_rivals=settings.data.unmarked_rivals,
     )
-    head_epochs = 0 if start is None else min(options.head_epochs, options.epochs - 1)
+    head_epochs = min(options.head_epochs, options.epochs - 1)
     batches = RegionBatches(
         data.photos,
         data.targets,
@@ -136,6 +136,7 @@ def _build(
         options.rate,
         options.trunk_rate,
         precision=options.precision,
+        fine_tune=options.fine_tune if start is None else None,
     )
     plan = Plan(
         steps,
@@ -173,16 +174,22 @@ class RegionTask(Task[RegionBatchPart]):
     rate: float
     trunk_rate: float
     precision: str
+    fine_tune: float | None = None  # the share of the rates that a network to start from learns at; None: a new one
 
     def groups(self) -> list[ParameterGroup]:
-        """The heads, and each tensor of the trunk at a rate in proportion to its root mean square."""
-        heads, trunk = self.model.parts()
+        """Words, the heads, and each tensor of the trunk at a rate in proportion to its root mean square.
+
+        The heads of a new network learn from the first step on, those of a network that is fine-tuned with its trunk.
+        """
+        words, heads, trunk = self.model.parts()
+        share, start = (1.0, 0) if self.fine_tune is None else (self.fine_tune, self.trunk_start)
         rms = [float(weight.detach().square().mean().sqrt()) for weight in trunk]
         return [
-            ParameterGroup(heads, partial(self._rate, self.rate, 0)),
+            ParameterGroup(words, partial(self._rate, self.rate, 0)),
+            ParameterGroup(heads, partial(self._rate, share * self.rate, start), start),
             *(
                 ParameterGroup(
-                    [weight], partial(self._rate, self.trunk_rate * size, self.trunk_start), self.trunk_start
+                    [weight], partial(self._rate, share * self.trunk_rate * size, self.trunk_start), self.trunk_start
                 )
                 for weight, size in zip(trunk, rms, strict=True)
             ),
