@@ -54,7 +54,10 @@ class Compared:
 
     @property
     def figures(self) -> Figures:
-        return FigureMaker().figures(self.noted[-1], self.runners[-1])
+        return self.figures_of(self.tables)
+
+    def figures_of(self, tables: Tables) -> Figures:
+        return FigureMaker().figures(tables, self.runners[-1])
 
 
 def write_compared(root: Path) -> Compared:

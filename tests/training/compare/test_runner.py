@@ -41,7 +41,7 @@ def test_tables_are_there_after_each_run(compared: Compared) -> None:
     assert lines[3] == dict.fromkeys(ROWS_HERE, 1)
     assert lines[4] == lines[3] | {"HL": 2}
     assert lines[6] == lines[3] | {"HL": 2, "SL": 2, "SL-CCRF": 2}
-    assert lines[7:] == [lines[6]]  # what is handed over in the end
+    assert lines[7] == lines[6]  # what is handed over in the end
 
 
 def test_it_says_what_it_does_and_how_long_that_takes(compared: Compared) -> None:
