@@ -1,5 +1,6 @@
 """Which captions are shown, and how many there are: counted by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 
 from phrasechain.core.schema import Caption, Example, Phrase
-from phrasechain.evaluation.gold import collect_gold
+from phrasechain.evaluation.gold import Gold, collect_gold
 from phrasechain.training.compare.side_by_side import BETTER, WORSE, Answers, side_by_side
 
 WORDS = ("dog", "ball", "man")
@@ -33,12 +34,22 @@ def examples(tmp_path: Path) -> list[Example]:
     return [example(tmp_path, number, len(chain), number != 0) for number, (chain, _) in enumerate(RIGHT)]
 
 
+def answers(gold: Gold, name: str, side: int) -> Answers:
+    """The gold box where a model is right, else one far away."""
+    right = torch.tensor([value for each in RIGHT for value in each[side]]).bool()
+    return Answers(name, torch.where(right[:, None], gold.merged, gold.merged + 40), right)
+
+
+def test_captions_with_boxes_close_to_each_other_are_counted_and_not_shown(examples: list[Example]) -> None:
+    gold = collect_gold(examples, "gold")
+    chain, alone = (replace(answers(gold, name, side), boxes=gold.merged) for side, name in enumerate(("A", "B")))
+    found = side_by_side(examples, gold, chain, alone)
+    assert (found.better, found.worse, found.pictures) == (2, 1, ())
+
+
 def test_captions_are_counted_and_the_largest_differences_shown(examples: list[Example]) -> None:
     gold = collect_gold(examples, "gold")
-    chain, alone = (
-        Answers(name, gold.merged, torch.tensor([value for each in RIGHT for value in each[side]]).bool())
-        for side, name in enumerate(("SL-CCRF", "SL"))
-    )
+    chain, alone = (answers(gold, name, side) for side, name in enumerate(("SL-CCRF", "SL")))
     found = side_by_side(examples, gold, chain, alone)
     assert (found.captions, found.better, found.worse) == (4, 2, 1)  # one phrase is no chain
     shown = [(each.kind, each.image, each.title) for each in found.pictures]

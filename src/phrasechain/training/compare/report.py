@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -31,6 +32,7 @@ table { border-collapse: collapse; font-size: 14px; }
 th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 th { border-bottom: 1px solid #999; vertical-align: bottom; white-space: normal; }
 th:first-child, td:first-child { text-align: left; }
+small { color: #666; }
 tr:hover td { background: #f2f6fa; }
 img { max-width: 100%; height: auto; }
 figure { margin: 1.2rem 0; }
@@ -81,7 +83,7 @@ def comparison_dict(tables: Tables, figures: Figures) -> dict[str, object]:
 
 def markdown(tables: Tables, figures: Figures | None = None) -> str:
     """Tables to read and to paste; with figures, where these are."""
-    lines = [f"# {_title(tables)}", "", _introduction(tables)]
+    lines = [f"# {_title(tables)}", "", *(f"- {line}" for line in _introduction(tables))]
     if figures is not None:
         lines += ["", f"![bars of all lines]({BARS})"]
     for block in blocks(tables):
@@ -105,7 +107,8 @@ def html(tables: Tables, figures: Figures, pictures: dict[str, bytes]) -> str:
     found = list(blocks(tables))
     links = [f'<a href="#t{number}">{_text(block.title)}</a>' for number, block in enumerate(found)]
     parts = [
-        f"<h1>{_text(_title(tables))}</h1><p>{_text(_introduction(tables))}</p>",
+        f"<h1>{_text(_title(tables))}</h1>",
+        f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in _introduction(tables))}</ul>",
         f"<nav>{' '.join([*links, _FIGURE_LINKS])}</nav>",
         _image(pictures[BARS], "Every line of the tables: its interval, and a tick for each seed."),
         *(_block_html(block, f"t{number}") for number, block in enumerate(found)),
@@ -131,10 +134,21 @@ _FIGURE_2 = (
 def _block_html(block: Block, anchor: str) -> str:
     note = f'<p class="note">{_text(block.note)}</p>' if block.note else ""
     head = "".join(f"<th>{_text(name)}</th>" for name in ("", *block.columns))
-    rows = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{_interval_small(_text(cell))}</td>" for cell in row) + "</tr>" for row in block.rows
+    )
     return (
         f'<h2 id="{anchor}">{_text(block.title)}</h2>{note}<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
     )
+
+
+def _interval_small(cell: str) -> str:
+    """A cell with what stands in brackets in smaller letters.
+
+    >>> _interval_small("61.8 ± 0.1 (60.4 – 63.5)")
+    '61.8 ± 0.1 <small>(60.4 – 63.5)</small>'
+    """
+    return re.sub(r"\([^)]*[–+-][^)]*\)", lambda found: f"<small>{found[0]}</small>", cell)
 
 
 def _image(png: bytes, caption: str) -> str:
@@ -153,20 +167,23 @@ def _title(tables: Tables) -> str:
     return f"{tables.split} of {tables.data}"
 
 
-def _introduction(tables: Tables) -> str:
+def _introduction(tables: Tables) -> list[str]:
+    """What has to be known to read the tables, a line each."""
     seeds = f"{tables.seeds} seeds" if tables.seeds > 1 else "one seed"
-    return (
+    lines = [
         "Percent of phrases whose box has IoU ≥ 0.5 with the merged box (the smallest around all boxes of the phrase), "
         f"or with any of its boxes: mean ± standard deviation over seeds ({seeds} unless a line says otherwise), in "
-        "brackets the 95 % interval over images. Chains hold the phrases with a box (regime gold) and are decoded by "
-        "Viterbi where a line does not say otherwise. All rows learn from the same captions, regions and words, with "
-        "as many passes over the data. Minutes: training on this computer, with what is fitted before the first step "
-        "and the scores on dev. ms: scores and decoding of one caption of 3 phrases with 100 regions at hand, "
-        f"{tables.threads} thread{'s' * (tables.threads > 1)}. Paper: what it reports for the test split of "
-        "Flickr30k Entities, where systems have other regions and words. "
-        f"Features: {tables.features}. Words: {tables.words}."
-        + (f" Set for all: {', '.join(tables.settings)}." if tables.settings else "")
-    )
+        "brackets the 95 % interval over images.",
+        "Chains hold the phrases with a box (regime gold) and are decoded by Viterbi where a line does not say "
+        "otherwise; the compared systems by the inference of their papers.",
+        "All rows learn from the same captions and regions, with as many passes over the data. "
+        f"Features: {tables.features}. Words: {tables.words}.",
+        "Minutes: training on this computer, with what is fitted before the first step and the scores on dev. ms: "
+        "scores and decoding of one caption of 3 phrases with 100 regions at hand, "
+        f"{tables.threads} thread{'s' * (tables.threads > 1)}.",
+        "Paper: what it reports for the test split of Flickr30k Entities, where systems have other regions and words.",
+    ]
+    return lines + ([f"Set for all: {', '.join(tables.settings)}."] if tables.settings else [])
 
 
 def _figure_5_title(side: SideBySide) -> str:
@@ -176,8 +193,8 @@ def _figure_5_title(side: SideBySide) -> str:
 def _figure_5_note(side: SideBySide) -> str:
     return (
         f"Of {side.captions:,} captions with two phrases or more, {side.chain} (seed 0) has more phrases right than "
-        f"{side.alone} in {side.better:,} and fewer in {side.worse:,}; shown are the largest differences of both "
-        "kinds. Dashed boxes are wrong."
+        f"{side.alone} in {side.better:,} and fewer in {side.worse:,}; shown are captions of both kinds "
+        "whose boxes are far apart. Dashed boxes are wrong."
     )
 
 

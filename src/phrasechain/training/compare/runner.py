@@ -7,7 +7,7 @@ then other seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,7 @@ from phrasechain.store.reader import FeatureStore
 from phrasechain.training.compare.plan import Job, choose_rows, duration, plan_jobs, seconds_left
 from phrasechain.training.compare.rows import ROWS, TABLES, TESTS, TableLine, options_of
 from phrasechain.training.compare.tables import Line, Tables, Test
-from phrasechain.training.compare.timing import inference_milliseconds, note_training, time_inference, training_seconds
+from phrasechain.training.compare.timing import note_training, noted_times, time_inference, training_seconds
 from phrasechain.training.grounder.task import train
 from phrasechain.training.run_folder import is_finished
 
@@ -65,7 +65,7 @@ class ComparisonRunner:
         )
 
     def prepare(self, job: Job) -> None:
-        """Train a run unless it is trained, predict in every way, and of the first seed measure the time."""
+        """Train a run unless it is trained, and predict in every way."""
         config = with_texts(self.base, [*ROWS[job.row], f"train.seed={job.seed}"])
         run = self.folder(job)
         run.parent.mkdir(parents=True, exist_ok=True)
@@ -76,9 +76,14 @@ class ComparisonRunner:
         for options in options_of(job.row):
             if not predictions_file(run, self.split, options).exists():
                 predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(options))
-        if job.seed == 0 and is_first_process():
-            methods = list(dict.fromkeys(options.decode for options in options_of(job.row)))
-            time_inference(run, self.examples, FeatureStore.open(self.features), methods)
+
+    def time_inference(self, rows: Iterable[str]) -> None:
+        """Measure the milliseconds for a caption, where they are not noted; by the first process alone."""
+        if not is_first_process():
+            return
+        runs = {row: self.folder(Job(row, 0)) for row in rows}
+        methods = {row: list(dict.fromkeys(options.decode for options in options_of(row))) for row in runs}
+        time_inference(self.out, runs, methods, self.examples, FeatureStore.open(self.features))
 
     def _match(self, job: Job, options: InferenceOptions) -> Matched:
         """A run's predictions beside the gold phrases."""
@@ -104,7 +109,6 @@ class ComparisonRunner:
                 for name, scope in caption_scopes(gold).items()
             },
             minutes=mean(training_seconds(self.folder(job)) for job in jobs) / 60,
-            milliseconds=inference_milliseconds(self.folder(jobs[0])).get(asked.options.decode),
             published=asked.published,
         )
 
@@ -188,6 +192,7 @@ def compare(
             say(f"{number} of {len(jobs)}: {job} took {duration(took[job])}")
     if part is not None:
         return None
+    runner.time_inference(counts)
     found = _filled(tables, runner, counts)
     note(found, runner)
     return found
@@ -197,10 +202,16 @@ def _filled(tables: Tables, runner: ComparisonRunner, counts: Mapping[str, int])
     """The tables of what is trained: ``counts`` seeds of each row. One that says nothing new is left out."""
     shown: dict[str, tuple[Line, ...]] = {}
     seen: set[tuple[str, InferenceOptions]] = set()
+    times = noted_times(runner.out)
     for title, lines in TABLES.items():
         there = [each for each in lines if each.row in counts]
         if not seen.issuperset((each.row, each.options) for each in there):
-            shown[title] = tuple(runner.line(each, counts[each.row]) for each in there)
+            shown[title] = tuple(
+                replace(
+                    runner.line(each, counts[each.row]), milliseconds=times.get(each.row, {}).get(each.options.decode)
+                )
+                for each in there
+            )
             seen.update((each.row, each.options) for each in there)
     tests = tuple(
         runner.test(first, second, min(counts[first.row], counts[second.row]))

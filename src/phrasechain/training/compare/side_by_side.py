@@ -1,7 +1,8 @@
 """The paper's Figure 5: captions that a chain and a model without one ground differently, side by side.
 
-Which captions are shown is not a choice of taste: those with the largest difference in phrases that are right, as many
-where the chain has more right as where it has fewer, one of an image, in the order of a hash.
+Which captions are shown is not a choice of taste: those where most phrases are right with one model and wrong with the
+other, their two boxes being far apart (IoU < 0.5); as many where the chain gains as where it loses, one of an image, in
+the order of a hash.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import without_warnings
 from phrasechain.core.schema import Example, GroundedPhrase, Grounding
 from phrasechain.draw import draw_comparison
+from phrasechain.draw.comparison import AGREE
 from phrasechain.evaluation.gold import Gold
 from phrasechain.regions.pixels import read_rgb
 
@@ -59,12 +62,14 @@ class SideBySide:
 
 def side_by_side(examples: Sequence[Example], gold: Gold, chain: Answers, alone: Answers) -> SideBySide:
     """Compare two models caption by caption; photos that are missing are passed over."""
-    gain = _by_caption(chain.right.long() - alone.right.long(), gold.caption)  # (C,)
+    gains = chain.right.long() - alone.right.long()  # (N,)
+    gain = _by_caption(gains, gold.caption)  # (C,)
+    plain = _by_caption(gains * (iou_xyxy(chain.boxes, alone.boxes) < AGREE), gold.caption)  # (C,)
     is_chain = _by_caption(torch.ones_like(gold.caption), gold.caption) > 1
     pictures = [
         picture
         for kind, sign in ((BETTER, 1), (WORSE, -1))
-        for picture in _pictures(kind, _ranked(sign * gain, gold), examples, gold, chain, alone)
+        for picture in _pictures(kind, _ranked(sign * plain, gold), examples, gold, chain, alone)
     ]
     return SideBySide(
         chain.name,

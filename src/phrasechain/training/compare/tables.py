@@ -23,8 +23,8 @@ class Line:
     sections: tuple[Section, ...]
     accuracies: dict[str, tuple[float, ...]]  # section to the accuracy (merged box, IoU 0.5) of each seed
     minutes: float  # of training, in the mean of the seeds
-    milliseconds: float | None  # of inference for a caption of three phrases and 100 regions
     published: float | None = None  # percent, by the paper on the test split of Flickr30k Entities
+    milliseconds: float | None = None  # of inference for a caption of three phrases and 100 regions
 
     def spread(self, section: str) -> float | None:
         """The standard deviation over seeds."""
