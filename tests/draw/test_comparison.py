@@ -56,6 +56,23 @@ def test_two_pictures_stand_beside_each_other_and_what_differs_has_wider_lines_i
     assert differ == [4, 4]
 
 
+def test_what_is_wrong_is_dashed_and_nothing_else() -> None:
+    """The ninth phrase would be dashed by its place."""
+    image, caption = photo(), " ".join(f"word{number}" for number in range(9))
+    nine = grounding(image, caption, *((f"word{n}", (20.0 + 40 * n, 80.0, 50.0 + 40 * n, 250.0)) for n in range(9)))
+    found = draw_comparison(image, nine, nine, NAMES, wrong=({0}, {8}))
+    top = next(y for y in range(found.height) if found.getpixel((399, y)) == (100, 100, 100))
+
+    def gaps(left: int, place: int) -> bool:
+        """Whether the left side of a box, away from its label, has gaps."""
+        x = left + 20 + 40 * place
+        return any(found.getpixel((x, y)) != PALETTE[place % 8] for y in range(top + 120, top + 220))
+
+    right = found.width - 400
+    assert [gaps(0, place) for place in (0, 1, 8)] == [True, False, False]
+    assert [gaps(right, place) for place in (0, 1, 8)] == [False, False, True]
+
+
 def test_the_one_caption_stars_what_differs() -> None:
     image = photo()
     first, second = pair(image)

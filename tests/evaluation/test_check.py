@@ -205,7 +205,7 @@ def test_the_figure_has_both_histograms_with_a_store(data: Path, tmp_path: Path)
     report = check_dataset(
         data, write_store(tmp_path / "store", {"10": [FAR] * 30, "11": [[90.0, 70.0, 100.0, 80.0]] * 30})
     )
-    with Image.open(BytesIO(draw_figure(report))) as image:
+    with Image.open(BytesIO(draw_figure(report.splits, report.coverages))) as image:
         assert image.width == 1800
     json.dumps(check_dict(report))
 

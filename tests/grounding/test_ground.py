@@ -204,7 +204,10 @@ def test_pictures_of_all_sizes(run: Run, width: int, height: int) -> None:
         (["other.png", CAPTION, "--out", "./other.png"], "other.png: the photo itself"),
         (["photo.jpg", CAPTION, "--out", "-", "--json"], "--out - is for the picture of one photo, without --json"),
         (["photo.jpg", CAPTION, "--compare", "--alternatives"], "do not fit into one picture"),
-        (["photo.jpg", CAPTION, "--compare", "--decode", "independent"], "--compare shows independent beside another"),
+        (
+            ["photo.jpg", CAPTION, "--compare", "--decode", "independent"],
+            "--compare shows what the chain changes",
+        ),
         (["photo.jpg", CAPTION, "--decode", "viterby"], "no decoder named 'viterby'; there are: "),
         (["photo.jpg", CAPTION, "--shard", "3/2"], "a shard is i/n with i from 1 to n"),
         (["photo.jpg", "other.png", CAPTION], "many pictures need a folder: give --out FOLDER"),

@@ -56,8 +56,8 @@ def test_many_are_as_one_by_one(run: Run, model: Path) -> None:
     grounder = Grounder.from_pretrained(model, "cpu")
     for record, line in zip(found, lines, strict=True):
         phrases = [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in line["phrases"]]
-        for decode, part in ((None, "phrases"), ("independent", "independent")):
-            one = grounder.ground(f"photos/{line['image']}", CAPTION, phrases, decode)
+        both = grounder.compare(f"photos/{line['image']}", CAPTION, phrases)
+        for one, part in zip(both, ("phrases", "independent"), strict=True):
             boxes = [phrase["box"] for phrase in record[part]]
             assert boxes == [pytest.approx(phrase.box, abs=1e-2) for phrase in one.phrases]
         assert record["image"]["path"] == line["image"]

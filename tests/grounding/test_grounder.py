@@ -32,6 +32,7 @@ from phrasechain.evaluation.predict import InferenceOptions, decode_examples
 from phrasechain.grounding.grounder import Grounder
 from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.decode import DECODERS
+from phrasechain.model.model import GroundingModel
 from phrasechain.regions.extract import extract
 from phrasechain.regions.runtime import torch_runtime
 from phrasechain.store.reader import FeatureStore
@@ -293,14 +294,47 @@ def test_the_command_opens_a_photo_once(
             np.testing.assert_array_equal(np.array(picture), np.array(found))
 
 
+@pytest.mark.parametrize("options", [(), ("--compare",)])
 def test_the_command_opens_many_photos_once_each(
-    grounder: Grounder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    grounder: Grounder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(cli.grounding, "_grounder", lambda model, device: Grounder(grounder.parts, "cpu"))
     paths = [write_photo(tmp_path / f"{number}.png", seed=number) for number in range(2)]
+    arguments = (*paths, "a man", "--phrase", "a man", "--out", tmp_path / "out", *options)
     with counted_opens(paths[0]) as first, counted_opens(paths[1]) as second:
-        assert run_command(monkeypatch, capsys, *paths, "a man", "--phrase", "a man", "--out", tmp_path / "out")[0] == 0
+        assert run_command(monkeypatch, capsys, *arguments)[0] == 0
     assert (first, second) == ([1], [1])
+
+
+@pytest.mark.parametrize("method", ["viterbi", "smoothing", "consensus"])
+def test_what_is_compared_differs_by_the_chain_alone(grounder: Grounder, photo: Path, method: str) -> None:
+    """Joint is what ``ground`` finds, alone what the same model finds by the same decoder without its transitions."""
+    joint, alone = grounder.compare(photo, CAPTION, PHRASES, method)
+    assert_same(joint, grounder.ground(photo, CAPTION, PHRASES, method))
+    parts = copy.deepcopy(grounder.parts)
+    assert isinstance(parts.model, GroundingModel)
+    parts.model.transition = None
+    assert_same(alone, Grounder(parts, "cpu").ground(photo, CAPTION, PHRASES, method))
+    assert (joint.decode, alone.decode) == (
+        method,
+        "independent consensus" if method == "consensus" else "independent",
+    )
+    if method != "consensus":
+        assert_same(alone, grounder.ground(photo, CAPTION, PHRASES, "independent"))
+
+
+def test_many_are_compared_in_order_and_what_fails_in_its_place(grounder: Grounder, photo: Path) -> None:
+    pairs = [(photo, CAPTION, PHRASES), ("absent.jpg", "a dog"), (photo, "of", []), (photo, "the dog", ["the dog"])]
+    found = list(grounder.compare_many(pairs))  # type: ignore[arg-type]
+    assert [len(joint.phrases) for joint, _ in found] == [3, 0, 0, 1]
+    assert [alone.error is not None for _, alone in found] == [False, True, False, False]
+    for place in (0, 3):
+        for mine, theirs in zip(found[place], grounder.compare(*pairs[place]), strict=True):  # type: ignore[arg-type]
+            assert_same(mine, theirs)
 
 
 def test_many_threads_may_share_one(grounder: Grounder, tmp_path: Path) -> None:

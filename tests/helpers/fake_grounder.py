@@ -1,7 +1,7 @@
 """A grounder that knows a few words and finds each of them in a place of its own."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phrasechain.core.errors import DataError
@@ -16,7 +16,7 @@ Pair = tuple[Path, str, Sequence[str | tuple[int, int]] | None]
 
 @dataclass
 class FakeGrounder:
-    """Decides by ``independent`` on other boxes than by anything else."""
+    """Each phrase alone is elsewhere than all jointly."""
 
     name: str = "fake"
     decode: str = "consensus"
@@ -49,6 +49,23 @@ class FakeGrounder:
         return PhotoGrounding(
             photo.path, width, height, caption, self.name, decode or self.decode, grounded, source=photo
         )
+
+    def compare(
+        self,
+        image: Path | PhotoFile,
+        caption: str,
+        phrases: Sequence[str | tuple[int, int]] | None = None,
+        decode: str | None = None,
+    ) -> tuple[PhotoGrounding, PhotoGrounding]:
+        joint = self.ground(image, caption, phrases, decode)
+        size = (joint.width, joint.height)
+        alone = tuple(_phrase(each.text, each.start, place, True, size) for place, each in enumerate(joint.phrases))
+        return joint, replace(joint, decode=f"independent {joint.decode}", phrases=alone)
+
+    def compare_many(
+        self, pairs: Iterable[Pair], decode: str | None = None, keep_photos: bool = False
+    ) -> Iterator[tuple[PhotoGrounding, PhotoGrounding]]:
+        yield from (self.compare(*pair, decode) for pair in pairs)
 
     def ground_many(
         self, pairs: Iterable[Pair], batch_size: int = 16, decode: str | None = None, keep_photos: bool = False

@@ -34,7 +34,7 @@ def check(
     require_writable(figure, json_path)
     report = check_dataset(data, features)
     if figure:
-        write_output(figure, draw_figure(report))
+        write_output(figure, draw_figure(report.splits, report.coverages))
     if json_path:
         write_output(json_path, json_bytes(check_dict(report)))
     print_check(report, Console())

@@ -45,7 +45,10 @@ def ground(
     ] = None,
     alternatives: Annotated[bool, typer.Option("--alternatives", help="Show the next best boxes too.")] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Show each phrase decided alone beside all decided jointly.")
+        bool,
+        typer.Option(
+            "--compare", help="Show each phrase decided alone beside all decided jointly, by the same decoder."
+        ),
     ] = False,
     model: Annotated[
         str | None, typer.Option(metavar="FOLDER|HUB_ID", help="Another model than the embedded one.")

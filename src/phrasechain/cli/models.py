@@ -63,43 +63,68 @@ def compare(
     features: Annotated[Path, typer.Option(metavar="STORE", help="The regions of its images.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for runs and tables, new or to resume.")],
     rows: Annotated[
-        list[str] | None, typer.Option("--row", metavar="NAME", help="Only this row; may be repeated; by default all.")
+        list[str] | None,
+        typer.Option("--row", metavar="NAME", help="Only this row, or several with commas; may be repeated."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each model of the first table.")] = 3,
+    other_seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each other row.")] = 2,
     budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
     split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
+    shard: Annotated[
+        str | None, typer.Option(metavar="i/n", help="Only part i of n of the runs; without it, then, the tables.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="What the rows have in common: corrected, small, paper …")] = "corrected",
     recipe: TrainingRecipe = None,
     config: ConfigFile = None,
     settings: Settings = None,
     device: Device = "auto",
 ) -> None:
-    """Train and score the models of the paper's tables on this data, with tests, as Markdown, JSON and a picture.
+    """Train and score the models of the paper on this data: its tables, figures and tests, in one folder.
 
-    What is trained already is not trained again. Each row is trained once before any gets other seeds, and the tables
-    are written anew after each run.
+    What is trained already is not trained again. Each row is trained once before any gets other seeds, and
+    compare.md, compare.json, compare.html and the pictures are written anew after each run.
     """
     from phrasechain.core.distributed import is_first_process
+    from phrasechain.data.photos import parse_shard
     from phrasechain.model.config import make_config
-    from phrasechain.training.compare import Tables
-    from phrasechain.training.compare import compare as run
-    from phrasechain.training.compare_report import markdown, write_comparison
+    from phrasechain.training.compare.figures import FigureMaker
+    from phrasechain.training.compare.report import markdown, write_comparison
+    from phrasechain.training.compare.runner import ComparisonRunner
+    from phrasechain.training.compare.runner import compare as run
+    from phrasechain.training.compare.tables import Tables
 
     given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
     values = make_config(preset, recipe, config, given)
     chosen = {"preset": preset, "recipe": recipe, "config": config}
     shown = [*(f"{name} {value}" for name, value in chosen.items() if value is not None), *given]
+    maker = FigureMaker()
 
-    def note(tables: Tables) -> None:
+    def note(tables: Tables, runner: ComparisonRunner) -> None:
         if is_first_process():
-            write_comparison(tables, out)
+            write_comparison(tables, maker.figures(tables, runner), out)
+
+    def say(line: str) -> None:
+        if is_first_process():
+            typer.echo(printable(line), err=True)
 
     tables = run(
-        data, features, out, values, rows=rows, seeds=seeds, split=split, settings=shown, device=device, note=note
+        data,
+        features,
+        out,
+        values,
+        rows=[name.strip() for row in rows or () for name in row.split(",")],
+        seeds=seeds,
+        other_seeds=other_seeds,
+        split=split,
+        settings=shown,
+        device=device,
+        part=None if shard is None else parse_shard(shard),
+        note=note,
+        say=say,
     )
-    note(tables)
-    if is_first_process():
+    if tables is not None and is_first_process():
         typer.echo(markdown(tables))
+        typer.echo(printable(str(out / "compare.html")), err=True)
 
 
 def evaluate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from PIL import Image, ImageDraw
@@ -31,21 +31,28 @@ def draw_comparison(
     *,
     probabilities: bool = False,
     max_lines: int = MAX_LINES,
+    wrong: tuple[Collection[int], Collection[int]] | None = None,
 ) -> Image.Image:
-    """The two pictures under their names, above the one caption; phrases whose boxes differ are bold and starred."""
+    """The two pictures under their names, above the one caption; phrases whose boxes differ are bold and starred.
+
+    Where it is known which phrases of each are ``wrong``, their boxes are dashed.
+    """
     _check_comparable(first, second)
     differ = differing(first, second)
     pictures: list[Image.Image] = []
     numbered: set[int] = set()
-    for grounding, name in zip((first, second), names, strict=True):
+    for grounding, name, dashed in zip((first, second), names, wrong or (None, None), strict=True):
         check_drawable(image, grounding)
         panel = Panel(image)
-        tags = phrase_tags(panel, grounding.phrases, probabilities=probabilities, bold=differ, mark=f"{MARK} ")
+        tags = phrase_tags(
+            panel, grounding.phrases, probabilities=probabilities, bold=differ, mark=f"{MARK} ", dashed=dashed
+        )
         numbered |= draw_tags(panel, tags)
         pictures.append(stacked(_text_strip(name, panel.picture.width, panel.font_size, TEXT), panel.picture))
     pair = stacked(*pictures) if image.width >= WIDE * image.height else _beside(pictures, panel.font_size)
     marks = {number: MARK * (number in differ) + str(number + 1) * (number in numbered) for number in differ | numbered}
     legend = f"{MARK} the two differ (IoU < {AGREE}): {len(differ)} of {len(first.phrases)} phrases"
+    legend += "; dashed: wrong" * (wrong is not None)
     return stacked(
         pair,
         caption_below(first, pair.width, panel.font_size, max_lines, marks),

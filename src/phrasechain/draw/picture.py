@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import GroundedPhrase, Grounding
 from phrasechain.draw.caption import caption_strip
-from phrasechain.draw.colours import WHITE, Style, style
+from phrasechain.draw.colours import LINES, WHITE, Style, style
 from phrasechain.draw.font import ELLIPSIS, shortened, shown_line
 from phrasechain.draw.frames import chip_size, draw_chip, draw_frame, nested
 from phrasechain.draw.panel import Panel
@@ -83,15 +83,20 @@ def phrase_tags(
     probabilities: bool = False,
     bold: Collection[int] = (),
     mark: str = "",
+    dashed: Collection[int] | None = None,
 ) -> list[Tag]:
-    """The phrases' own boxes, the smallest first; the ``bold`` ones with the mark and with lines twice as wide."""
+    """The phrases' own boxes, the smallest first; the ``bold`` ones with the mark and with lines twice as wide.
+
+    Where it is said which boxes are ``dashed``, all others are not, however many phrases there are.
+    """
     boxes = nested([panel.rectangle(phrase.box) for phrase in phrases], panel.line + 2)
     tags = []
     for number, (phrase, box) in enumerate(zip(phrases, boxes, strict=True)):
         width, before = (2 * panel.line, mark) if number in bold else (panel.line, "")
         after = f" {_percent(phrase.probability)}" if probabilities else ""
         texts = (*_label_texts(phrase.text, before, after, panel), f"{before}{number + 1}")
-        tags.append(Tag(number, box, width, style(number), texts, panel.font_size))
+        look = style(number) if dashed is None else Style(style(number).colour, LINES[number in dashed])
+        tags.append(Tag(number, box, width, look, texts, panel.font_size))
     return sorted(tags, key=lambda tag: tag.area)
 
 

@@ -15,7 +15,7 @@ from phrasechain.core.errors import DataError
 from phrasechain.core.images import check_image, without_warnings
 from phrasechain.core.progress import track
 from phrasechain.core.schema import ALL, Box, Example, Phrase
-from phrasechain.data.dataset import open_dataset, unexpected_count
+from phrasechain.data.dataset import Dataset, open_dataset, unexpected_count
 from phrasechain.data.regimes import is_scored
 from phrasechain.evaluation.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
 from phrasechain.evaluation.gold import collect_gold
@@ -94,11 +94,7 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
     missing = [f"image {example.image}: no photo" for example in examples.values() if example.path is None]
     broken = _broken_photos(list(examples.values()))
     outside = {image: boxes for image, example in examples.items() if (boxes := _boxes_outside(example))}
-    usable = {
-        name: [examples[image] for image in dataset.ids(name) if image in examples] for name in [*dataset.splits, ALL]
-    }
-    splits = {name: _split(chosen) for name, chosen in usable.items()}
-    coverages = {} if store is None else _coverages(usable, store)
+    splits, coverages = count_splits(dataset, examples, store)
 
     problems = [problem.message for problem in dataset.problems if problem.image in chosen_images]
     warnings = [problem.message for problem in dataset.problems if problem.image not in chosen_images]
@@ -120,6 +116,20 @@ def check_dataset(data: Path, features: Path | None = None) -> CheckReport:
         broken_photos=len(broken),
         boxes_outside=sum(map(len, outside.values())),
     )
+
+
+def count_splits(
+    dataset: Dataset, examples: Mapping[str, Example], store: FeatureStore | None
+) -> tuple[dict[str, Split], dict[str, Coverage]]:
+    """The counts of each split, of all images too, and how a store's regions cover each: what Figure 2 is drawn from.
+
+    ``examples`` are the usable ones by image id.
+    """
+    usable = {
+        name: [examples[image] for image in dataset.ids(name) if image in examples] for name in [*dataset.splits, ALL]
+    }
+    splits = {name: _split(chosen) for name, chosen in usable.items()}
+    return splits, {} if store is None else _coverages(usable, store)
 
 
 def _broken_photos(examples: Sequence[Example]) -> list[str]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
+from phrasechain.core.schema import ALL, CATEGORIES, NOT_VISUAL
 from phrasechain.core.terminal import print_table, printable
 from phrasechain.evaluation.check import CheckReport, Coverage, Split
 from phrasechain.evaluation.report import figure_png, report_dict
@@ -18,7 +18,7 @@ from phrasechain.evaluation.report import figure_png, report_dict
 LISTED = 20  # messages that are printed; JSON has them all
 LAST_BAR = 25  # of a histogram: this many or more
 SplitRow = tuple[str, list[str]]  # a label, and a cell for each split
-DERIVED = ("fit", "dev", "all")  # parts or sums of the other splits: not drawn
+DERIVED = ("fit", "dev", ALL)  # parts or sums of the other splits: not drawn
 
 
 def print_check(report: CheckReport, console: Console) -> None:
@@ -37,19 +37,19 @@ def check_dict(report: CheckReport) -> dict[str, Any]:
     return {"usable": report.is_usable, **report_dict(report)}
 
 
-def draw_figure(report: CheckReport) -> bytes:
+def draw_figure(splits: Mapping[str, Split], coverages: Mapping[str, Coverage]) -> bytes:
     """The paper's Figure 2 as PNG: phrases with a box per caption and, with a store, gold regions per phrase.
 
     The splits stand side by side, each in per cent of its own captions or phrases.
     """
     from matplotlib.figure import Figure
 
-    drawn = {name: split for name, split in report.splits.items() if name not in DERIVED and split.captions}
-    drawn = drawn or {"all": report.splits["all"]}
+    drawn = {name: split for name, split in splits.items() if name not in DERIVED and split.captions}
+    drawn = drawn or {ALL: splits[ALL]}
     captions = {name: (split.phrases_per_caption, split.boxed_per_caption) for name, split in drawn.items()}
     regions = {
         name: (coverage.gold_regions, coverage.gold_regions_per_phrase)
-        for name, coverage in report.coverages.items()
+        for name, coverage in coverages.items()
         if name in drawn
     }
     panels = [("phrases with a box per caption", "% of captions", captions)]

@@ -22,9 +22,9 @@ from phrasechain.draw import draw_comparison
 from phrasechain.draw.comparison import differing
 from phrasechain.grounding.captions import CaptionedPhoto
 from phrasechain.grounding.folder import GroundingFolder, origin
-from phrasechain.grounding.photo_cache import load_photo
-from phrasechain.grounding.requests import INDEPENDENT, GroundOptions
+from phrasechain.grounding.requests import GroundOptions
 from phrasechain.grounding.result import PhotoGrounding
+from phrasechain.model.decode import INDEPENDENT
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -39,7 +39,7 @@ _COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth
 
 @dataclass(frozen=True, slots=True)
 class GroundResult:
-    """The grounding of a pair and, to compare it with, the one that decodes each phrase alone."""
+    """The grounding of a pair and, to compare it with, the one that decodes each phrase alone by the same decoder."""
 
     grounding: PhotoGrounding
     independent: PhotoGrounding | None = None
@@ -64,7 +64,7 @@ class GroundResult:
     def _draw(self, alternatives: int) -> Image.Image:
         if self.independent is None:
             return self.grounding.draw(probabilities=True, alternatives=alternatives)
-        names = (f"each phrase alone ({INDEPENDENT})", f"all phrases jointly ({self.grounding.decode})")
+        names = (f"each phrase alone ({self.independent.decode})", f"all phrases jointly ({self.grounding.decode})")
         photo = self.grounding.photo()
         return draw_comparison(photo, self.independent, self.grounding, names, probabilities=True)
 
@@ -86,20 +86,27 @@ class GroundReport:
 
 
 def ground_one(grounder: Grounder, pair: CaptionedPhoto, options: GroundOptions) -> GroundResult:
-    """Ground one pair; the photo is read once, whatever the number of decoders."""
+    """Ground one pair."""
     with without_warnings():
-        photo = load_photo(pair.path)
-        found = [grounder.ground(photo, pair.caption, pair.phrases, method) for method in options.methods]
-    return GroundResult(*(replace(grounding, path=pair.image) for grounding in found))
+        if options.compare:
+            return _result(pair, *grounder.compare(pair.path, pair.caption, pair.phrases, options.decode))
+        return _result(pair, grounder.ground(pair.path, pair.caption, pair.phrases, options.decode))
+
+
+def _result(pair: CaptionedPhoto, *groundings: PhotoGrounding) -> GroundResult:
+    return GroundResult(*(replace(grounding, path=pair.image) for grounding in groundings))
 
 
 def _ground_all(grounder: Grounder, pairs: Sequence[CaptionedPhoto], options: GroundOptions) -> Iterator[GroundResult]:
     """Ground all pairs, in order; what cannot be grounded has an ``error``."""
     inputs = [(pair.path, pair.caption, pair.phrases) for pair in pairs]
-    found = (grounder.ground_many(inputs, decode=method, keep_photos=True) for method in options.methods)
     with without_warnings():
-        for pair, groundings in zip(pairs, zip(*found, strict=True), strict=True):
-            yield GroundResult(*(replace(grounding, path=pair.image) for grounding in groundings))
+        if options.compare:
+            found = grounder.compare_many(inputs, decode=options.decode, keep_photos=True)
+            yield from (_result(pair, *both) for pair, both in zip(pairs, found, strict=True))
+        else:
+            one = grounder.ground_many(inputs, decode=options.decode, keep_photos=True)
+            yield from (_result(pair, grounding) for pair, grounding in zip(pairs, one, strict=True))
 
 
 def ground_many(

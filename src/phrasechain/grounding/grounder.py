@@ -21,15 +21,17 @@ from phrasechain.core.schema import GroundedPhrase
 from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
 from phrasechain.grounding.result import PhotoGrounding
-from phrasechain.model.batch import GroundQuery, collate
+from phrasechain.model.batch import Batch, GroundQuery, collate
 from phrasechain.model.confidence import RankedBoxes, rank_boxes
-from phrasechain.model.decode import DECODERS
+from phrasechain.model.decode import CONSENSUS, DECODERS, INDEPENDENT, decode_independently
+from phrasechain.model.scores import Scores
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
 from phrasechain.regions.pixels import ImageSource
 from phrasechain.text.tokens import tokenise
 
 GroundPair = tuple[ImageSource, str] | tuple[ImageSource, str, Sequence[Given] | None]
+GroundingPair = tuple[PhotoGrounding, PhotoGrounding]
 OnError = Literal["yield", "raise"]
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
@@ -146,6 +148,22 @@ class Grounder:
         (found,) = self._fill([self._prepare(image, caption, phrases, method)], method, top_k)
         return found
 
+    def compare(
+        self,
+        image: ImageSource,
+        caption: str,
+        phrases: Sequence[Given] | None = None,
+        decode: str | None = None,
+        top_k: int = 5,
+    ) -> GroundingPair:
+        """Ground one caption jointly and, by the same decoder, each phrase alone: what the chain changes.
+
+        The arguments are those of :meth:`ground`. The photo is read and the model is run once.
+        """
+        method = self._check_options(decode, top_k)
+        (found,) = self._fill_both([self._prepare(image, caption, phrases, method)], method, top_k)
+        return found
+
     def ground_many(
         self,
         pairs: Iterable[GroundPair],
@@ -165,19 +183,41 @@ class Grounder:
         ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps them with each grounding.
         """
         method = self._check_options(decode, top_k)
+        prepared = self._prepare_many(pairs, batch_size, on_error, workers, method, keep_photos)
+        return (found for some in prepared for found in self._fill(some, method, top_k))
+
+    def compare_many(
+        self,
+        pairs: Iterable[GroundPair],
+        batch_size: int = 16,
+        on_error: OnError = "yield",
+        workers: int | None = None,
+        decode: str | None = None,
+        top_k: int = 5,
+        *,
+        keep_photos: bool = False,
+    ) -> Iterator[GroundingPair]:
+        """:meth:`compare` for many captions, in their order, with the arguments of :meth:`ground_many`."""
+        method = self._check_options(decode, top_k)
+        prepared = self._prepare_many(pairs, batch_size, on_error, workers, method, keep_photos)
+        return (found for some in prepared for found in self._fill_both(some, method, top_k))
+
+    def _prepare_many(
+        self,
+        pairs: Iterable[GroundPair],
+        batch_size: int,
+        on_error: OnError,
+        workers: int | None,
+        method: str,
+        keep_photos: bool,
+    ) -> Iterator[list[_Prepared]]:
+        """Read photos and find their regions in threads, ``batch_size`` pairs at a time."""
         workers = usable_cores() if workers is None else workers
         if batch_size < 1 or workers < 1:
             raise DataError(f"the batch size and the workers must be 1 or more, not {batch_size} and {workers}")
         require_name("way with errors", on_error, ("yield", "raise"))
         prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
-        return self._ground_many(in_order(prepare, pairs, workers), batch_size, method, top_k)
-
-    def _ground_many(
-        self, prepared: Generator[_Prepared], batch_size: int, method: str, top_k: int
-    ) -> Iterator[PhotoGrounding]:
-        with closing(prepared):
-            while some := list(islice(prepared, batch_size)):
-                yield from self._fill(some, method, top_k)
+        return _in_batches(in_order(prepare, pairs, workers), batch_size)
 
     def _check_options(self, decode: str | None, top_k: int) -> str:
         """The decoding method, checked."""
@@ -221,19 +261,46 @@ class Grounder:
 
     def _fill(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[PhotoGrounding]:
         """The groundings with their phrases."""
-        groups = _groups(each.query for each in prepared if each.query is not None)
-        boxes = (found for group in groups for found in self._decode(group, method, top_k))
-        for empty, phrases, _ in prepared:
-            yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes)) for phrase in phrases))
+        boxes = (
+            found for batch, scores in self._scored(prepared) for found in self._joint(scores, batch, method, top_k)
+        )
+        yield from _with_phrases(prepared, boxes)
+
+    def _fill_both(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[GroundingPair]:
+        """The groundings with their phrases, decoded jointly and alone from the same scores."""
+        boxes = [
+            each
+            for batch, scores in self._scored(prepared)
+            for each in zip(
+                self._joint(scores, batch, method, top_k), self._alone(scores, batch, method, top_k), strict=True
+            )
+        ]
+        joint, alone = (
+            _with_phrases(prepared, iter(each)) for each in (zip(*boxes, strict=True) if boxes else ((), ()))
+        )
+        name = f"{INDEPENDENT} {CONSENSUS}" if method == CONSENSUS else INDEPENDENT
+        return zip(joint, (replace(grounding, decode=name) for grounding in alone), strict=True)
 
     @torch.inference_mode()
-    def _decode(self, queries: Sequence[GroundQuery], method: str, top_k: int) -> list[RankedBoxes]:
-        """The boxes of all phrases of the queries, one after the other."""
-        batch = collate(queries).to(self.device)
-        scores = self.model(batch)
-        if not bool(scores.emissions.isfinite().all()):
-            raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
+    def _scored(self, prepared: Sequence[_Prepared]) -> Iterator[tuple[Batch, Scores]]:
+        """The queries in batches, with the model's scores."""
+        for queries in _groups(each.query for each in prepared if each.query is not None):
+            batch = collate(queries).to(self.device)
+            scores = self.model(batch)
+            if not bool(scores.emissions.isfinite().all()):
+                raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
+            yield batch, scores
+
+    @torch.inference_mode()
+    def _joint(self, scores: Scores, batch: Batch, method: str, top_k: int) -> list[RankedBoxes]:
+        """The boxes of all phrases of a batch, one after the other."""
         return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
+
+    @torch.inference_mode()
+    def _alone(self, scores: Scores, batch: Batch, method: str, top_k: int) -> list[RankedBoxes]:
+        """The same with each phrase by itself."""
+        decoded = decode_independently(scores, batch, method)
+        return rank_boxes(scores, decoded, self.parts.calibration(INDEPENDENT), top_k)
 
 
 def _device(name: str) -> torch.device:
@@ -246,6 +313,18 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         raise DataError(f"no device named {name!r} here; there are: auto, cpu, cuda") from None
     return torch.device(name)
+
+
+def _in_batches(prepared: Generator[_Prepared], size: int) -> Iterator[list[_Prepared]]:
+    with closing(prepared):
+        while some := list(islice(prepared, size)):
+            yield some
+
+
+def _with_phrases(prepared: Sequence[_Prepared], boxes: Iterator[RankedBoxes]) -> Iterator[PhotoGrounding]:
+    """The groundings, their phrases with the next boxes."""
+    for empty, phrases, _ in prepared:
+        yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes)) for phrase in phrases))
 
 
 def _check_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:

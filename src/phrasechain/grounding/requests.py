@@ -11,9 +11,8 @@ from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.files import require_writable
 from phrasechain.data.photos import SUFFIXES, ShardNumber
 from phrasechain.grounding.captions import GROUNDED, CaptionedPhoto, exists, pairs_of_photos, read_captions
-from phrasechain.model.decode import DECODERS
+from phrasechain.model.decode import DECODERS, INDEPENDENT
 
-INDEPENDENT = "independent"  # the decoder that --compare shows beside another
 STDOUT = "-"
 
 
@@ -29,14 +28,11 @@ class GroundOptions:
         if self.decode is not None:
             require_name("decoder", self.decode, DECODERS)
         if self.compare and self.decode == INDEPENDENT:
-            raise DataError(f"--compare shows {INDEPENDENT} beside another decoder; choose that with --decode")
+            raise DataError(
+                f"--compare shows what the chain changes, of which {INDEPENDENT} knows nothing; drop --decode"
+            )
         if self.compare and self.alternatives:
             raise DataError("--compare and --alternatives do not fit into one picture; choose one")
-
-    @property
-    def methods(self) -> tuple[str | None, ...]:
-        """The decoders, the main one first."""
-        return (self.decode, INDEPENDENT) if self.compare else (self.decode,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Axes: B captions, T phrases in a chain, P phrases, K regions, n answers per capt
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.scores import Scores
 
+INDEPENDENT, CONSENSUS = "independent", "consensus"
 _CHUNK = 1 << 22  # pairs of regions that consensus compares at once
 
 
@@ -45,6 +46,14 @@ def decode(scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
         return DECODERS[method](scores, batch)
 
 
+def decode_independently(scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
+    """Ground every phrase by the same decoder, but by itself: without transitions between the phrases.
+
+    By ``consensus`` that is the consensus of the softmax of the emissions, by the others ``independent``.
+    """
+    return decode(replace(scores, transitions=None), batch, method)
+
+
 def _viterbi(scores: Scores, batch: Batch) -> Decoded:
     region = batch.to_phrases(chain(scores, batch).viterbi()[0])
     return _of_regions(region, marginals(scores, batch), refine(scores, batch))
@@ -56,7 +65,7 @@ def _smoothing(scores: Scores, batch: Batch) -> Decoded:
 
 
 def _independent(scores: Scores, batch: Batch) -> Decoded:
-    return _smoothing(Scores(scores.emissions, scores.offsets, None), batch)
+    return _smoothing(replace(scores, transitions=None), batch)
 
 
 def _consensus(scores: Scores, batch: Batch) -> Decoded:
@@ -68,8 +77,8 @@ def _consensus(scores: Scores, batch: Batch) -> Decoded:
 DECODERS: dict[str, Callable[[Scores, Batch], Decoded]] = {
     "viterbi": _viterbi,
     "smoothing": _smoothing,
-    "independent": _independent,
-    "consensus": _consensus,
+    INDEPENDENT: _independent,
+    CONSENSUS: _consensus,
 }
 
 
