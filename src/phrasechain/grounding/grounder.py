@@ -22,7 +22,7 @@ from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
 from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.batch import GroundQuery, collate
-from phrasechain.model.confidence import RankedBoxes, rank_boxes
+from phrasechain.model.confidence import Calibration, RankedBoxes, rank_boxes
 from phrasechain.model.decode import DECODERS
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
@@ -40,6 +40,15 @@ class _Prepared(NamedTuple):
     grounding: PhotoGrounding  # without its phrases
     phrases: Sequence[FoundPhrase] = ()
     query: GroundQuery | None = None  # where there are phrases
+
+
+class _Options(NamedTuple):
+    """How captions are grounded."""
+
+    decode: str
+    top_k: int
+    least: float  # presence of a phrase that is found
+    calibration: Calibration
 
 
 class Grounder:
@@ -129,6 +138,7 @@ class Grounder:
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
     ) -> PhotoGrounding:
         """Ground the phrases of one caption.
 
@@ -141,9 +151,11 @@ class Grounder:
                 the finder finds.
             decode: ``viterbi``, ``smoothing``, ``independent`` or ``consensus``; by default as the model's folder says.
             top_k: how many alternatives each phrase gets at most.
+            min_probability: the least presence of a phrase that counts as found, or the least probability where the
+                model knows no presence; by default as the model's folder says.
         """
-        method = self._check_options(decode, top_k)
-        (found,) = self._fill([self._prepare(image, caption, phrases, method)], method, top_k)
+        options = self._check_options(decode, top_k, min_probability)
+        (found,) = self._fill([self._prepare(image, caption, phrases, options.decode)], options)
         return found
 
     def ground_many(
@@ -154,6 +166,7 @@ class Grounder:
         workers: int | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
         *,
         keep_photos: bool = False,
     ) -> Iterator[PhotoGrounding]:
@@ -164,28 +177,32 @@ class Grounder:
         with ``on_error="raise"`` stops all. So that a list of groundings stays small, the bytes of a file are dropped:
         ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps them with each grounding.
         """
-        method = self._check_options(decode, top_k)
+        options = self._check_options(decode, top_k, min_probability)
         workers = usable_cores() if workers is None else workers
         if batch_size < 1 or workers < 1:
             raise DataError(f"the batch size and the workers must be 1 or more, not {batch_size} and {workers}")
         require_name("way with errors", on_error, ("yield", "raise"))
-        prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
-        return self._ground_many(in_order(prepare, pairs, workers), batch_size, method, top_k)
+        prepare = partial(self._prepare_pair, method=options.decode, on_error=on_error, keep_photo=keep_photos)
+        return self._ground_many(in_order(prepare, pairs, workers), batch_size, options)
 
     def _ground_many(
-        self, prepared: Generator[_Prepared], batch_size: int, method: str, top_k: int
+        self, prepared: Generator[_Prepared], batch_size: int, options: _Options
     ) -> Iterator[PhotoGrounding]:
         with closing(prepared):
             while some := list(islice(prepared, batch_size)):
-                yield from self._fill(some, method, top_k)
+                yield from self._fill(some, options)
 
-    def _check_options(self, decode: str | None, top_k: int) -> str:
-        """The decoding method, checked."""
+    def _check_options(self, decode: str | None, top_k: int, min_probability: float | None) -> _Options:
+        """What a caller asks for, checked and with the model's defaults."""
         method = decode or self.decode
         require_name("decoder", method, DECODERS)
         if top_k < 0:
             raise DataError(f"top_k must be 0 or more, not {top_k}")
-        return method
+        calibration = self.parts.calibration(method)
+        least = calibration.threshold if min_probability is None else min_probability
+        if not 0 <= least <= 1:
+            raise DataError(f"min_probability must be from 0 to 1, not {least}")
+        return _Options(method, top_k, least, calibration)
 
     def _prepare(
         self,
@@ -219,21 +236,23 @@ class Grounder:
             shown = caption if isinstance(caption, str) else ""
             return _Prepared(PhotoGrounding(_path(image), 0, 0, shown, self.name, method, error=str(error)))
 
-    def _fill(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[PhotoGrounding]:
+    def _fill(self, prepared: Sequence[_Prepared], options: _Options) -> Iterator[PhotoGrounding]:
         """The groundings with their phrases."""
         groups = _groups(each.query for each in prepared if each.query is not None)
-        boxes = (found for group in groups for found in self._decode(group, method, top_k))
+        boxes = (found for group in groups for found in self._decode(group, options))
         for empty, phrases, _ in prepared:
-            yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes)) for phrase in phrases))
+            grounded = (_grounded(phrase, next(boxes), options.least) for phrase in phrases)
+            yield replace(empty, phrases=tuple(grounded))
 
     @torch.inference_mode()
-    def _decode(self, queries: Sequence[GroundQuery], method: str, top_k: int) -> list[RankedBoxes]:
+    def _decode(self, queries: Sequence[GroundQuery], options: _Options) -> list[RankedBoxes]:
         """The boxes of all phrases of the queries, one after the other."""
         batch = collate(queries).to(self.device)
         scores = self.model(batch)
         if not bool(scores.emissions.isfinite().all()):
             raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
-        return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
+        decoded = self.model.decode(scores, batch, options.decode)
+        return rank_boxes(scores, decoded, options.calibration, options.top_k)
 
 
 def _device(name: str) -> torch.device:
@@ -267,8 +286,9 @@ def _groups(queries: Iterable[GroundQuery]) -> Iterator[list[GroundQuery]]:
         yield group
 
 
-def _grounded(phrase: FoundPhrase, found: RankedBoxes) -> GroundedPhrase:
-    return GroundedPhrase(phrase.text, phrase.start, phrase.end, phrase.category, *found)
+def _grounded(phrase: FoundPhrase, boxes: RankedBoxes, least: float) -> GroundedPhrase:
+    is_found = (boxes.probability if boxes.presence is None else boxes.presence) >= least
+    return GroundedPhrase(phrase.text, phrase.start, phrase.end, phrase.category, *boxes, is_found)
 
 
 def _path(source: object) -> str | None:
