@@ -21,7 +21,13 @@ def synthetic(count: int, seed: int, absent: bool = False) -> Collected:
         evidence[:, 1] -= 1.5
     rng = (1.2 * evidence[:, 0] + 0.6 * evidence[:, 1] - 0.3).sigmoid()
     right = torch.rand(count, generator=generator, dtype=torch.float64) < rng
-    return Collected(evidence, torch.arange(count) // 3, torch.arange(count) % 5 > 0, right & (not absent))
+    return Collected(
+        evidence,
+        torch.arange(count) // 3,
+        torch.arange(count) % 5 > 0,
+        right & (not absent),
+        torch.full((count,), absent),
+    )
 
 
 def test_both_ends_are_served() -> None:
@@ -36,7 +42,7 @@ def test_both_ends_are_served() -> None:
 
 
 def test_means_by_caption() -> None:
-    data = Collected(torch.zeros(4, 3), torch.tensor([0, 0, 2, 3]), torch.ones(4) > 0, torch.ones(4) > 0)
+    data = Collected(torch.zeros(4, 3), torch.tensor([0, 0, 2, 3]), *(torch.ones(4) > 0,) * 3)
     assert data.mean_by_caption(torch.tensor([0.2, 0.4, 0.5, 1.0])).tolist() == pytest.approx([0.3, 0.5, 1.0])
 
 

@@ -22,6 +22,8 @@ RECORD = {
             "category": "animals",
             "box": [1.5, 2.0, 30.0, 40.0],
             "probability": 0.75,
+            "presence": None,
+            "found": True,
             "alternatives": [{"box": [0.0, 0.0, 9.0, 9.0], "probability": 0.2}],
         }
     ],

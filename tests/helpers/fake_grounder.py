@@ -30,6 +30,7 @@ class FakeGrounder:
         phrases: Sequence[str | tuple[int, int]] | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
     ) -> PhotoGrounding:
         if self.stop_after is not None and len(self.asked) >= self.stop_after:
             raise KeyboardInterrupt
@@ -43,7 +44,7 @@ class FakeGrounder:
         spans = locate_phrases(caption, found)
         alone = decode == "independent"
         grounded = tuple(
-            _phrase(caption[span.start : span.end], span.start, place, alone, (width, height))
+            _phrase(caption[span.start : span.end], span.start, place, alone, (width, height), min_probability or 0)
             for place, span in enumerate(spans)
         )
         return PhotoGrounding(
@@ -68,18 +69,27 @@ class FakeGrounder:
         yield from (self.compare(*pair, decode) for pair in pairs)
 
     def ground_many(
-        self, pairs: Iterable[Pair], batch_size: int = 16, decode: str | None = None, keep_photos: bool = False
+        self,
+        pairs: Iterable[Pair],
+        batch_size: int = 16,
+        decode: str | None = None,
+        min_probability: float | None = None,
+        keep_photos: bool = False,
     ) -> Iterator[PhotoGrounding]:
         for image, caption, phrases in pairs:
             try:
-                yield self.ground(image, caption, phrases, decode)
+                yield self.ground(image, caption, phrases, decode, min_probability=min_probability)
             except DataError as error:
                 yield PhotoGrounding(str(image), 0, 0, caption, self.name, decode or self.decode, error=str(error))
 
 
-def _phrase(text: str, start: int, place: int, alone: bool, size: tuple[int, int]) -> GroundedPhrase:
-    """Phrases stand beside each other, from the left; decided alone, the second and further ones are elsewhere."""
+def _phrase(text: str, start: int, place: int, alone: bool, size: tuple[int, int], least: float) -> GroundedPhrase:
+    """Phrases stand beside each other, from the left; decided alone, the second and further ones are elsewhere.
+
+    What presence they have follows from their place: 0.9, 0.8, …
+    """
     left, top = (place + 1) * size[0] / 10, (0.5 if alone and place else 0.1) * size[1]
     box: Box = (left, top, left + size[0] / 10, top + size[1] / 5)
     rival = Alternative((0.0, 0.0, size[0] / 2, size[1] / 2), 0.125)
-    return GroundedPhrase(text, start, start + len(text), KNOWN.get(text, "other"), box, 0.75, (rival,))
+    presence, category = 0.9 - place / 10, KNOWN.get(text, "other")
+    return GroundedPhrase(text, start, start + len(text), category, box, 0.75, (rival,), presence, presence >= least)

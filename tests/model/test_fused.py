@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from phrasechain.model import fused
-from phrasechain.model.fused import gated_geometry, pair_product, relu_dropout, relu_pairs
+from phrasechain.model.fused import border, gated_geometry, pair_product, plain_border, relu_dropout, relu_pairs
 
 Operator = Callable[..., Tensor]
 
@@ -99,3 +99,15 @@ def test_autocast_leaves_the_sums_of_hidden_units_in_float32(on_cpu: bool, monke
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(relu_pairs(*pairs), expected[0])
         assert torch.equal(gated_geometry(*geometry), expected[1])
+
+
+def test_one_more_label_around_transitions() -> None:
+    torch.manual_seed(0)
+    inner = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
+    outer = [torch.randn(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    whole = border(inner, *outer)
+    assert torch.equal(whole, plain_border(inner, *outer))
+    out_of, into, both = outer
+    assert torch.equal(whole[1, 2, 4], torch.cat([out_of[1, 2].expand(4), both[1, 2, None]]))
+    assert torch.equal(whole[1, 2, :4, 4], into[1, 2].expand(4))
+    assert gradcheck(border, (inner, *outer))

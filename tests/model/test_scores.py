@@ -65,12 +65,16 @@ def test_unknown_names_and_nothing_to_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("activation", ["none", "relu"])
 @pytest.mark.parametrize("box_regression", [True, False])
-def test_scores_are_those_of_a_loop_over_pairs(batch: Batch, activation: str, box_regression: bool) -> None:
+@pytest.mark.parametrize("matches", [True, False])
+def test_scores_are_those_of_a_loop_over_pairs(
+    batch: Batch, activation: str, box_regression: bool, matches: bool
+) -> None:
     torch.manual_seed(0)
-    module = PairScores(6, 9, rank=5, joint=7, activation=activation, dropout=0.5, box_regression=box_regression)
+    parts = {"box_regression": box_regression, "matches": matches}
+    module = PairScores(6, 9, rank=5, joint=7, activation=activation, dropout=0.5, **parts)
     module = module.double().eval()
     phrases, regions = torch.randn(len(batch.spans), 6).double(), RegionInput(4)(batch).double()
-    emissions, offsets = module(phrases, regions, batch)
+    emissions, offsets, found_matches = module(phrases, regions, batch)
     assert emissions.shape == (len(batch.spans), batch.boxes.shape[1])
     padded = torch.cat([batch.features.float(), batch.spatial], -1).double()
     for p, image in enumerate(batch.phrase_image.tolist()):
@@ -83,17 +87,20 @@ def test_scores_are_those_of_a_loop_over_pairs(batch: Batch, activation: str, bo
             expected = module.heads.weight @ f + module.heads.bias
             torch.testing.assert_close(emissions[p, k], expected[0])
             if offsets is not None:
-                torch.testing.assert_close(offsets[p, k], expected[1:])
+                torch.testing.assert_close(offsets[p, k], expected[1:5])
+            if found_matches is not None:
+                torch.testing.assert_close(found_matches[p, k], expected[-1])
     assert (offsets is not None) == box_regression
+    assert (found_matches is not None) == matches
 
 
 def test_padding_and_other_images_change_nothing(batch: Batch) -> None:
     torch.manual_seed(0)
     module, regions = PairScores(6, 9, rank=5, joint=7), RegionInput(4)
     phrases = torch.randn(len(batch.spans), 6)
-    emissions, _ = module(phrases, regions(batch), batch)
+    emissions, _, _ = module(phrases, regions(batch), batch)
     junk = replace(batch, features=batch.features.masked_fill(~batch.region_mask[..., None], torch.nan))
-    again, _ = module(phrases, regions(junk), junk)
+    again, _, _ = module(phrases, regions(junk), junk)
     assert torch.equal(emissions, again)
     assert (emissions[~batch.region_mask[batch.phrase_image]] == 0).all()
 
@@ -105,7 +112,7 @@ def test_dropout_keeps_the_mean_of_the_scores_and_changes_them() -> None:
     phrases = torch.randn(len(batch.spans), 6)
     with torch.no_grad():
         runs = torch.stack([module(phrases, regions, batch)[0] for _ in range(400)])
-        settled, _ = module.eval()(phrases, regions, batch)
+        settled, _, _ = module.eval()(phrases, regions, batch)
     spread = runs.std(0)
     assert (spread > 0).all()
     assert ((runs.mean(0) - settled) / (spread / 20)).abs().max() < 5

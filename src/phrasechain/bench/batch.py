@@ -92,7 +92,8 @@ def make_batch(sizes: Sizes) -> tuple[Batch, Targets]:
         spans=torch.stack([2 * step, 2 * step + 1], -1),
     )
     gold = boxes[0, :1].expand(len(step), 4).contiguous()
-    return batch, Targets(torch.ones(len(step), dtype=torch.bool), gold, iou)
+    known = torch.ones(len(step), dtype=torch.bool)
+    return batch, Targets(known, gold, iou, ~known)
 
 
 def make_model(sizes: Sizes) -> GroundingModel:

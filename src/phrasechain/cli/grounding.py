@@ -43,6 +43,10 @@ def ground(
     decode: Annotated[
         str | None, typer.Option(help="viterbi, smoothing, independent or consensus; by default the model's best.")
     ] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(help="Phrases that are less probably in the photo get no box; by default as the model says."),
+    ] = None,
     alternatives: Annotated[bool, typer.Option("--alternatives", help="Show the next best boxes too.")] = False,
     compare: Annotated[
         bool,
@@ -68,7 +72,7 @@ def ground(
         from phrasechain.data.photos import parse_shard
         from phrasechain.grounding.requests import STDOUT, GroundOptions, output_path, read_request
 
-    options = GroundOptions(decode, alternatives, compare)
+    options = GroundOptions(decode, alternatives, compare, min_probability)
     part = None if shard is None else parse_shard(shard)
     request = read_request(arguments or (), captions, phrases or (), out).first(limit, part)
     path = output_path(request, out, as_json)

@@ -49,6 +49,7 @@ class Phrase:
     boxes: tuple[Box, ...] | None
     is_scene: bool = False
     is_boxless: bool = False  # the annotators marked the entity `nobndbox`
+    is_absent: bool = False  # the photo does not show it: a phrase about another photo
 
     @property
     def is_visual(self) -> bool:
@@ -99,7 +100,12 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class GroundedPhrase:
-    """A phrase of a caption, its predicted box, and the next best boxes, most probable first."""
+    """A phrase of a caption, its predicted box, and the next best boxes, most probable first.
+
+    ``box`` is the best one if the photo shows the thing; ``presence`` is the probability that it does, ``None`` where
+    the model cannot tell; ``probability`` that it does and the box is right. ``found`` says whether presence passes the
+    threshold.
+    """
 
     text: str
     start: int  # [start, end) in code points of the caption
@@ -108,6 +114,8 @@ class GroundedPhrase:
     box: Box
     probability: float
     alternatives: tuple[Alternative, ...] = ()
+    presence: float | None = None
+    found: bool = True
 
 
 @dataclass(frozen=True, slots=True)

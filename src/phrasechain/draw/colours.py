@@ -44,6 +44,10 @@ def style(index: int) -> Style:
     return Style(PALETTE[place], LINES[turn % len(LINES)])
 
 
+#: How a phrase looks whose thing is not found: nobody's colour.
+MISSING = Style((222, 222, 222), (1, 0))
+
+
 @lru_cache(256)
 def contrast(first: Colour, second: Colour) -> float:
     """The contrast ratio (l₁ + 0.05)/(l₂ + 0.05) of WCAG 2, from 1 to 21.

@@ -35,7 +35,8 @@ def draw_grounding(
 
     ``image`` is the photo as displayed, of the size that the grounding says. ``probabilities`` are written after the
     phrases. The next best ``alternatives`` of each phrase are drawn thin and dashed with their probabilities. A label
-    that finds no room becomes the number of its phrase, which the caption then repeats, and at last is left out.
+    that finds no room becomes the number of its phrase, which the caption then repeats, and at last is left out. A
+    phrase that is not found has no box, and its place in the caption says so.
     """
     check_drawable(image, grounding)
     panel = Panel(image)
@@ -85,13 +86,15 @@ def phrase_tags(
     mark: str = "",
     dashed: Collection[int] | None = None,
 ) -> list[Tag]:
-    """The phrases' own boxes, the smallest first; the ``bold`` ones with the mark and with lines twice as wide.
+    """The boxes of phrases that are found, the smallest first; ``bold`` ones with the mark and lines twice as wide.
 
     Where it is said which boxes are ``dashed``, all others are not, however many phrases there are.
     """
     boxes = nested([panel.rectangle(phrase.box) for phrase in phrases], panel.line + 2)
     tags = []
     for number, (phrase, box) in enumerate(zip(phrases, boxes, strict=True)):
+        if not phrase.found:
+            continue
         width, before = (2 * panel.line, mark) if number in bold else (panel.line, "")
         after = f" {_percent(phrase.probability)}" if probabilities else ""
         texts = (*_label_texts(phrase.text, before, after, panel), f"{before}{number + 1}")
@@ -113,6 +116,7 @@ def _alternative_tags(panel: Panel, phrases: Sequence[GroundedPhrase], count: in
     tags = [
         Tag(number, panel.rectangle(other.box), line, thin, (_percent(other.probability),), font_size)
         for number, phrase in enumerate(phrases)
+        if phrase.found
         for thin in [Style(style(number).colour, _THIN)]
         for other in phrase.alternatives[:count]
     ]
@@ -164,7 +168,8 @@ def caption_below(
 ) -> Image.Image:
     """The caption, in a font a little larger than that of labels."""
     spans = [(phrase.start, phrase.end) for phrase in grounding.phrases]
-    return caption_strip(grounding.caption, spans, width, round(font_size * 1.15), max_lines, marks)
+    missing = [number for number, phrase in enumerate(grounding.phrases) if not phrase.found]
+    return caption_strip(grounding.caption, spans, width, round(font_size * 1.15), max_lines, marks, missing)
 
 
 def stacked(*parts: Image.Image) -> Image.Image:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from rich.table import Table
 
 from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import DataError, require_name
+from phrasechain.core.schema import Example
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
-from phrasechain.grounding.calibrate import Calibrated, calibrate, collect, measure
+from phrasechain.grounding.calibrate import Calibrated, calibrate, calibrate_presence, collect, measure
 from phrasechain.grounding.pretrained import (
     CALIBRATION_FILE,
     Pretrained,
@@ -24,8 +25,9 @@ from phrasechain.grounding.pretrained import (
     save_pretrained,
 )
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
-from phrasechain.model.confidence import Calibration
+from phrasechain.model.confidence import EVIDENCE, Calibration
 from phrasechain.model.decode import DECODERS
+from phrasechain.model.system import GroundingSystem
 from phrasechain.phrases.finder import PhraseFinder
 from phrasechain.regions.extractor import RegionExtractor
 from phrasechain.store.reader import FeatureStore
@@ -60,13 +62,7 @@ def export(
     require_these_regions(checkpoint.card, extractor, checkpoint.folder)
     model, examples = checkpoint.model, open_dataset(data).examples(split)
     model.load_state_dict(compact(model))  # what is calibrated is what is written
-    real, absent = (collect(model, examples, store, absent=each) for each in (False, True))
-    found = {
-        method: calibrate(real[method], absent[method])
-        if known is None
-        else measure(known[method], real[method], absent[method])
-        for method in DECODERS
-    }
+    found = _calibrated(model, examples, store) if known is None else _measured(known, model, examples, store)
     chosen = decode or max(found, key=lambda method: found[method].accuracy)
     parts = Pretrained(
         name=str(out),
@@ -90,6 +86,26 @@ def _calibrations_of(folder: Path) -> dict[str, Calibration]:
     return found
 
 
+def _calibrated(model: GroundingSystem, examples: Sequence[Example], store: FeatureStore) -> dict[str, Calibrated]:
+    """The calibration of each decoder."""
+    real, absent = (collect(model, examples, store, absent=each) for each in (False, True))
+    if next(iter(real.values())).evidence.shape[1] == len(EVIDENCE):
+        return {method: calibrate(real[method], absent[method]) for method in DECODERS}
+    alone = [collect(model, examples, store, absent=each, alone=True) for each in (False, True)]
+    return {
+        method: calibrate_presence(real[method], absent[method], *(each[method] for each in alone))
+        for method in DECODERS
+    }
+
+
+def _measured(
+    known: Mapping[str, Calibration], model: GroundingSystem, examples: Sequence[Example], store: FeatureStore
+) -> dict[str, Calibrated]:
+    """How good given calibrations are."""
+    real, absent = (collect(model, examples, store, absent=each) for each in (False, True))
+    return {method: measure(known[method], real[method], absent[method]) for method in DECODERS}
+
+
 def _without_paths(trained: Mapping[str, Any] | None) -> dict[str, Any]:
     """The values of the run, with the names of its files but not the folders of the machine that it ran on."""
     values = dict(trained or {})
@@ -100,18 +116,24 @@ def _without_paths(trained: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _notes(found: dict[str, Calibrated], split: str) -> dict[str, object]:
-    figures = {
+    figures: dict[str, dict[str, object]] = {
         method: {"error": round(each.error, 4), "apart": round(each.auroc, 4), "accuracy": round(each.accuracy, 4)}
         for method, each in found.items()
     }
+    for method, each in found.items():
+        if each.presence_auroc is not None:
+            figures[method]["presence"] = [round(value, 4) for value in each.presence_auroc]
     return {"measured": {"split": split, "phrases": next(iter(found.values())).phrases, **figures}}
 
 
 def print_export(found: dict[str, Calibrated], console: Console, split: str) -> None:
     """The figures of each decoder on a split."""
     table = Table(title=f"{split}, caption 0, {next(iter(found.values())).phrases:,} phrases")
-    for name in ("decode", "accuracy, %", "calibration error", "AUROC, other captions"):
+    names = ["decode", "accuracy, %", "calibration error", "AUROC, other captions"]
+    has_presence = any(each.presence_auroc for each in found.values())
+    for name in (*names, *(("AUROC of presence", "alone") if has_presence else ())):
         table.add_column(name, justify="left" if name == "decode" else "right")
     for method, each in found.items():
-        table.add_row(method, f"{100 * each.accuracy:.2f}", f"{each.error:.3f}", f"{each.auroc:.3f}")
+        presence = (f"{value:.3f}" for value in each.presence_auroc or ())
+        table.add_row(method, f"{100 * each.accuracy:.2f}", f"{each.error:.3f}", f"{each.auroc:.3f}", *presence)
     print_table(table, console)

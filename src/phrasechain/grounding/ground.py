@@ -16,9 +16,10 @@ from rich.table import Table
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import PhotoFile, is_animated, without_warnings
 from phrasechain.core.progress import track
-from phrasechain.core.schema import Box
+from phrasechain.core.schema import Box, GroundedPhrase
 from phrasechain.core.terminal import print_table, printable
 from phrasechain.draw import draw_comparison
+from phrasechain.draw.caption import NOT_FOUND
 from phrasechain.draw.comparison import differing
 from phrasechain.grounding.captions import CaptionedPhoto
 from phrasechain.grounding.folder import GroundingFolder, origin
@@ -88,9 +89,10 @@ class GroundReport:
 def ground_one(grounder: Grounder, pair: CaptionedPhoto, options: GroundOptions) -> GroundResult:
     """Ground one pair."""
     with without_warnings():
+        arguments = (pair.path, pair.caption, pair.phrases, options.decode)
         if options.compare:
-            return _result(pair, *grounder.compare(pair.path, pair.caption, pair.phrases, options.decode))
-        return _result(pair, grounder.ground(pair.path, pair.caption, pair.phrases, options.decode))
+            return _result(pair, *grounder.compare(*arguments, min_probability=options.min_probability))
+        return _result(pair, grounder.ground(*arguments, min_probability=options.min_probability))
 
 
 def _result(pair: CaptionedPhoto, *groundings: PhotoGrounding) -> GroundResult:
@@ -100,12 +102,13 @@ def _result(pair: CaptionedPhoto, *groundings: PhotoGrounding) -> GroundResult:
 def _ground_all(grounder: Grounder, pairs: Sequence[CaptionedPhoto], options: GroundOptions) -> Iterator[GroundResult]:
     """Ground all pairs, in order; what cannot be grounded has an ``error``."""
     inputs = [(pair.path, pair.caption, pair.phrases) for pair in pairs]
+    given: dict[str, Any] = {"decode": options.decode, "min_probability": options.min_probability, "keep_photos": True}
     with without_warnings():
         if options.compare:
-            found = grounder.compare_many(inputs, decode=options.decode, keep_photos=True)
+            found = grounder.compare_many(inputs, **given)
             yield from (_result(pair, *both) for pair, both in zip(pairs, found, strict=True))
         else:
-            one = grounder.ground_many(inputs, decode=options.decode, keep_photos=True)
+            one = grounder.ground_many(inputs, **given)
             yield from (_result(pair, grounding) for pair, grounding in zip(pairs, one, strict=True))
 
 
@@ -157,19 +160,25 @@ def problem_line(pair: CaptionedPhoto, error: DataError) -> str:
 
 
 def print_result(found: GroundResult, options: GroundOptions, console: Console) -> None:
-    """The phrases as a table: the box and the probability of each."""
-    names = ["phrase", "category", "box", "probability", *([f"{INDEPENDENT} box"] if found.independent else [])]
-    table = Table(*names)
-    table.columns[3].justify = "right"
+    """The phrases as a table: the box and the probability of each, and that of its being there where it is known."""
+    has_presence = any(phrase.presence is not None for phrase in found.grounding.phrases)
+    names = ["phrase", "category", "box", "probability", *(["presence"] if has_presence else [])]
+    table = Table(*names, *([f"{INDEPENDENT} box"] if found.independent else []))
+    for column in table.columns[3 : len(names)]:
+        column.justify = "right"
     differ = differing(found.independent, found.grounding) if found.independent else set()
     for number, phrase in enumerate(found.grounding.phrases):
-        other = [_box(found.independent.phrases[number].box) + " *" * (number in differ)] if found.independent else []
-        table.add_row(
-            escape(printable(phrase.text)), phrase.category, _box(phrase.box), f"{phrase.probability:.1%}", *other
-        )
-        for rival in phrase.alternatives if options.alternatives else ():
+        other = [_shown(found.independent.phrases[number]) + " *" * (number in differ)] if found.independent else []
+        presence = [] if phrase.presence is None else [f"{phrase.presence:.1%}"]
+        row = [escape(printable(phrase.text)), phrase.category, _shown(phrase), f"{phrase.probability:.1%}"]
+        table.add_row(*row, *presence, *other)
+        for rival in phrase.alternatives if options.alternatives and phrase.found else ():
             table.add_row("", "  or", _box(rival.box), f"{rival.probability:.1%}")
     print_table(table, console)
+
+
+def _shown(phrase: GroundedPhrase) -> str:
+    return _box(phrase.box) if phrase.found else NOT_FOUND
 
 
 def _box(box: Box) -> str:

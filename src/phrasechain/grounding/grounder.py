@@ -22,7 +22,7 @@ from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
 from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.batch import Batch, GroundQuery, collate
-from phrasechain.model.confidence import RankedBoxes, rank_boxes
+from phrasechain.model.confidence import Calibration, RankedBoxes, rank_boxes
 from phrasechain.model.decode import CONSENSUS, DECODERS, INDEPENDENT, decode_independently
 from phrasechain.model.scores import Scores
 from phrasechain.phrases.finder import FoundPhrase
@@ -42,6 +42,15 @@ class _Prepared(NamedTuple):
     grounding: PhotoGrounding  # without its phrases
     phrases: Sequence[FoundPhrase] = ()
     query: GroundQuery | None = None  # where there are phrases
+
+
+class _Options(NamedTuple):
+    """How captions are grounded."""
+
+    decode: str
+    top_k: int
+    least: float  # presence of a phrase that is found
+    calibration: Calibration
 
 
 class Grounder:
@@ -131,6 +140,7 @@ class Grounder:
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
     ) -> PhotoGrounding:
         """Ground the phrases of one caption.
 
@@ -143,9 +153,11 @@ class Grounder:
                 the finder finds.
             decode: ``viterbi``, ``smoothing``, ``independent`` or ``consensus``; by default as the model's folder says.
             top_k: how many alternatives each phrase gets at most.
+            min_probability: the least presence of a phrase that counts as found, or the least probability where the
+                model knows no presence; by default as the model's folder says.
         """
-        method = self._check_options(decode, top_k)
-        (found,) = self._fill([self._prepare(image, caption, phrases, method)], method, top_k)
+        options = self._check_options(decode, top_k, min_probability)
+        (found,) = self._fill([self._prepare(image, caption, phrases, options.decode)], options)
         return found
 
     def compare(
@@ -155,13 +167,14 @@ class Grounder:
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
     ) -> GroundingPair:
         """Ground one caption jointly and, by the same decoder, each phrase alone: what the chain changes.
 
         The arguments are those of :meth:`ground`. The photo is read and the model is run once.
         """
-        method = self._check_options(decode, top_k)
-        (found,) = self._fill_both([self._prepare(image, caption, phrases, method)], method, top_k)
+        joint, alone = self._check_both(decode, top_k, min_probability)
+        (found,) = self._fill_both([self._prepare(image, caption, phrases, joint.decode)], joint, alone)
         return found
 
     def ground_many(
@@ -172,6 +185,7 @@ class Grounder:
         workers: int | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
         *,
         keep_photos: bool = False,
     ) -> Iterator[PhotoGrounding]:
@@ -182,9 +196,9 @@ class Grounder:
         with ``on_error="raise"`` stops all. So that a list of groundings stays small, the bytes of a file are dropped:
         ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps them with each grounding.
         """
-        method = self._check_options(decode, top_k)
-        prepared = self._prepare_many(pairs, batch_size, on_error, workers, method, keep_photos)
-        return (found for some in prepared for found in self._fill(some, method, top_k))
+        options = self._check_options(decode, top_k, min_probability)
+        prepared = self._prepare_many(pairs, batch_size, on_error, workers, options.decode, keep_photos)
+        return (found for some in prepared for found in self._fill(some, options))
 
     def compare_many(
         self,
@@ -194,13 +208,14 @@ class Grounder:
         workers: int | None = None,
         decode: str | None = None,
         top_k: int = 5,
+        min_probability: float | None = None,
         *,
         keep_photos: bool = False,
     ) -> Iterator[GroundingPair]:
         """:meth:`compare` for many captions, in their order, with the arguments of :meth:`ground_many`."""
-        method = self._check_options(decode, top_k)
-        prepared = self._prepare_many(pairs, batch_size, on_error, workers, method, keep_photos)
-        return (found for some in prepared for found in self._fill_both(some, method, top_k))
+        joint, alone = self._check_both(decode, top_k, min_probability)
+        prepared = self._prepare_many(pairs, batch_size, on_error, workers, joint.decode, keep_photos)
+        return (found for some in prepared for found in self._fill_both(some, joint, alone))
 
     def _prepare_many(
         self,
@@ -219,13 +234,22 @@ class Grounder:
         prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
         return _in_batches(in_order(prepare, pairs, workers), batch_size)
 
-    def _check_options(self, decode: str | None, top_k: int) -> str:
-        """The decoding method, checked."""
+    def _check_options(self, decode: str | None, top_k: int, min_probability: float | None) -> _Options:
+        """What a caller asks for, checked and with the model's defaults."""
         method = decode or self.decode
         require_name("decoder", method, DECODERS)
         if top_k < 0:
             raise DataError(f"top_k must be 0 or more, not {top_k}")
-        return method
+        calibration = self.parts.calibration(method)
+        least = calibration.threshold if min_probability is None else min_probability
+        if not 0 <= least <= 1:
+            raise DataError(f"min_probability must be from 0 to 1, not {least}")
+        return _Options(method, top_k, least, calibration)
+
+    def _check_both(self, decode: str | None, top_k: int, min_probability: float | None) -> tuple[_Options, _Options]:
+        """The same for decoding jointly, and for each phrase alone."""
+        joint, alone = (self._check_options(method, top_k, min_probability) for method in (decode, INDEPENDENT))
+        return joint, alone
 
     def _prepare(
         self,
@@ -259,27 +283,27 @@ class Grounder:
             shown = caption if isinstance(caption, str) else ""
             return _Prepared(PhotoGrounding(_path(image), 0, 0, shown, self.name, method, error=str(error)))
 
-    def _fill(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[PhotoGrounding]:
+    def _fill(self, prepared: Sequence[_Prepared], options: _Options) -> Iterator[PhotoGrounding]:
         """The groundings with their phrases."""
-        boxes = (
-            found for batch, scores in self._scored(prepared) for found in self._joint(scores, batch, method, top_k)
-        )
-        yield from _with_phrases(prepared, boxes)
+        boxes = (found for batch, scores in self._scored(prepared) for found in self._joint(scores, batch, options))
+        yield from _with_phrases(prepared, boxes, options)
 
-    def _fill_both(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[GroundingPair]:
+    def _fill_both(self, prepared: Sequence[_Prepared], joint: _Options, alone: _Options) -> Iterator[GroundingPair]:
         """The groundings with their phrases, decoded jointly and alone from the same scores."""
         boxes = [
             each
             for batch, scores in self._scored(prepared)
             for each in zip(
-                self._joint(scores, batch, method, top_k), self._alone(scores, batch, method, top_k), strict=True
+                self._joint(scores, batch, joint), self._alone(scores, batch, joint.decode, alone), strict=True
             )
         ]
-        joint, alone = (
-            _with_phrases(prepared, iter(each)) for each in (zip(*boxes, strict=True) if boxes else ((), ()))
+        columns = zip(*boxes, strict=True) if boxes else ((), ())
+        first, second = (
+            _with_phrases(prepared, iter(column), options)
+            for column, options in zip(columns, (joint, alone), strict=True)
         )
-        name = f"{INDEPENDENT} {CONSENSUS}" if method == CONSENSUS else INDEPENDENT
-        return zip(joint, (replace(grounding, decode=name) for grounding in alone), strict=True)
+        name = f"{INDEPENDENT} {CONSENSUS}" if joint.decode == CONSENSUS else INDEPENDENT
+        return zip(first, (replace(grounding, decode=name) for grounding in second), strict=True)
 
     @torch.inference_mode()
     def _scored(self, prepared: Sequence[_Prepared]) -> Iterator[tuple[Batch, Scores]]:
@@ -292,15 +316,16 @@ class Grounder:
             yield batch, scores
 
     @torch.inference_mode()
-    def _joint(self, scores: Scores, batch: Batch, method: str, top_k: int) -> list[RankedBoxes]:
+    def _joint(self, scores: Scores, batch: Batch, options: _Options) -> list[RankedBoxes]:
         """The boxes of all phrases of a batch, one after the other."""
-        return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
+        decoded = self.model.decode(scores, batch, options.decode)
+        return rank_boxes(scores, decoded, options.calibration, options.top_k)
 
     @torch.inference_mode()
-    def _alone(self, scores: Scores, batch: Batch, method: str, top_k: int) -> list[RankedBoxes]:
-        """The same with each phrase by itself."""
+    def _alone(self, scores: Scores, batch: Batch, method: str, options: _Options) -> list[RankedBoxes]:
+        """The same with each phrase by itself, by the rule of a decoder."""
         decoded = decode_independently(scores, batch, method)
-        return rank_boxes(scores, decoded, self.parts.calibration(INDEPENDENT), top_k)
+        return rank_boxes(scores, decoded, options.calibration, options.top_k)
 
 
 def _device(name: str) -> torch.device:
@@ -321,10 +346,12 @@ def _in_batches(prepared: Generator[_Prepared], size: int) -> Iterator[list[_Pre
             yield some
 
 
-def _with_phrases(prepared: Sequence[_Prepared], boxes: Iterator[RankedBoxes]) -> Iterator[PhotoGrounding]:
+def _with_phrases(
+    prepared: Sequence[_Prepared], boxes: Iterator[RankedBoxes], options: _Options
+) -> Iterator[PhotoGrounding]:
     """The groundings, their phrases with the next boxes."""
     for empty, phrases, _ in prepared:
-        yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes)) for phrase in phrases))
+        yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes), options.least) for phrase in phrases))
 
 
 def _check_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:
@@ -346,8 +373,9 @@ def _groups(queries: Iterable[GroundQuery]) -> Iterator[list[GroundQuery]]:
         yield group
 
 
-def _grounded(phrase: FoundPhrase, found: RankedBoxes) -> GroundedPhrase:
-    return GroundedPhrase(phrase.text, phrase.start, phrase.end, phrase.category, *found)
+def _grounded(phrase: FoundPhrase, boxes: RankedBoxes, least: float) -> GroundedPhrase:
+    is_found = (boxes.probability if boxes.presence is None else boxes.presence) >= least
+    return GroundedPhrase(phrase.text, phrase.start, phrase.end, phrase.category, *boxes, is_found)
 
 
 def _path(source: object) -> str | None:

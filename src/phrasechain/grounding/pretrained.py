@@ -29,7 +29,7 @@ from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomically
 from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint
-from phrasechain.model.confidence import EVIDENCE, Calibration
+from phrasechain.model.confidence import EVIDENCE, EVIDENCE_WITH_PRESENCE, Calibration, Logistic
 from phrasechain.model.decode import DECODERS
 from phrasechain.model.system import GroundingSystem
 from phrasechain.phrases.finder import PhraseFinder
@@ -160,24 +160,46 @@ def read_calibrations(file: Path) -> dict[str, Calibration]:
     data = read_bounded(file, _TEXT_LIMIT)
     try:
         found = json.loads(data)
-        if found["format"] != CALIBRATION_FORMAT or tuple(found["evidence"]) != EVIDENCE:
+        evidence = tuple(found["evidence"])
+        if found["format"] != CALIBRATION_FORMAT or evidence not in (EVIDENCE, EVIDENCE_WITH_PRESENCE):
             raise DataError(f"not of this version ({str(found['format'])[:60]!r}, not {CALIBRATION_FORMAT!r})")
-        return {decode: _calibration(values) for decode, values in found["decoders"].items() if decode in DECODERS}
+        decoders = {name: values for name, values in found["decoders"].items() if name in DECODERS}
+        return {name: _calibration(values, len(evidence)) for name, values in decoders.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{file}: broken: {one_line(error)}") from None
 
 
-def _calibration(values: Any) -> Calibration:
+def _calibration(values: Any, count: int) -> Calibration:
+    weights, constant = _logistic(values, count)
+    if count == len(EVIDENCE):
+        return Calibration(weights, constant)
+    presence, threshold = values["presence"], float(values["presence"]["threshold"])
+    if not 0 <= threshold <= 1:
+        raise DataError(f"a threshold is from 0 to 1, not {threshold}")
+    return Calibration(weights, constant, Logistic(*_logistic(presence, count)), threshold)
+
+
+def _logistic(values: Any, count: int) -> tuple[tuple[float, ...], float]:
     weights, constant = tuple(map(float, values["weights"])), float(values["constant"])
-    if len(weights) != len(EVIDENCE) or not all(abs(value) <= _WEIGHT_LIMIT for value in (*weights, constant)):
-        raise DataError(f"a calibration has {len(EVIDENCE)} weights and a constant, within ±{_WEIGHT_LIMIT:,}")
-    return Calibration(weights, constant)
+    if len(weights) != count or not all(abs(value) <= _WEIGHT_LIMIT for value in (*weights, constant)):
+        raise DataError(f"a calibration has {count} weights and a constant, within ±{_WEIGHT_LIMIT:,}")
+    return weights, constant
 
 
 def calibrations_json(calibrations: Mapping[str, Calibration], notes: Mapping[str, Any] | None = None) -> bytes:
     """The file of the calibrations, with notes on how they were found."""
-    decoders = {name: {"weights": each.weights, "constant": each.constant} for name, each in calibrations.items()}
-    return json_bytes({"format": CALIBRATION_FORMAT, "evidence": EVIDENCE, "decoders": decoders, **(notes or {})})
+    has_presence = any(len(each.weights) == len(EVIDENCE_WITH_PRESENCE) for each in calibrations.values())
+    evidence = EVIDENCE_WITH_PRESENCE if has_presence else EVIDENCE
+    decoders = {name: _calibration_dict(each, has_presence) for name, each in calibrations.items()}
+    return json_bytes({"format": CALIBRATION_FORMAT, "evidence": evidence, "decoders": decoders, **(notes or {})})
+
+
+def _calibration_dict(calibration: Calibration, has_presence: bool) -> dict[str, Any]:
+    values: dict[str, Any] = {"weights": calibration.weights, "constant": calibration.constant}
+    if has_presence:
+        presence = {"weights": calibration.presence.weights, "constant": calibration.presence.constant}
+        values["presence"] = presence | {"threshold": calibration.threshold}
+    return values
 
 
 # ---- writing ----

@@ -23,10 +23,13 @@ class GroundOptions:
     decode: str | None = None  # None: the model's default
     alternatives: bool = False
     compare: bool = False
+    min_probability: float | None = None  # None: the model's default
 
     def __post_init__(self) -> None:
         if self.decode is not None:
             require_name("decoder", self.decode, DECODERS)
+        if self.min_probability is not None and not 0 <= self.min_probability <= 1:
+            raise DataError(f"--min-probability is from 0 to 1, not {self.min_probability}")
         if self.compare and self.decode == INDEPENDENT:
             raise DataError(
                 f"--compare shows what the chain changes, of which {INDEPENDENT} knows nothing; drop --decode"

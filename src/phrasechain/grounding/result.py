@@ -55,6 +55,8 @@ def _phrase_dict(phrase: GroundedPhrase) -> dict[str, Any]:
         "end": phrase.end,
         "category": phrase.category,
         **_box_dict(phrase.box, phrase.probability),
+        "presence": None if phrase.presence is None else round(phrase.presence, 6),
+        "found": phrase.found,
         "alternatives": [_box_dict(other.box, other.probability) for other in phrase.alternatives],
     }
 

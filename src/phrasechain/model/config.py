@@ -30,6 +30,13 @@ class Data:
         0,
         1,
     )
+    absent: float = setting(
+        0.5,
+        "with `model.absent`: the probability that an image gets, in a step, a caption of another image, a list of its "
+        "own and other images' phrases, and in one of its captions another image's phrase in the place of one",
+        0,
+        1,
+    )
     limit: int = setting(0, "only the first images of each split; 0: all", 0)
 
 
@@ -78,6 +85,7 @@ class Model:
     ensemble: int = setting(
         1, "networks on the same word vectors, each with its own LSTM and scores, which are averaged", 1, 64
     )
+    absent: bool = setting(False, "one more label, ∅, for phrases whose things the photo does not show")
     kind: str = setting(
         "phrasechain",
         "or a compared system: `structured-matching`, `cca`, `qrc`, `qrc-supervised`, `ban` or `ddpn`, of which "
@@ -199,7 +207,12 @@ class Config:
     #: Keys of parts that are gone, and the value that does without them.
     REMOVED: ClassVar[Values] = {"model.objectness": False}
     #: Keys that came later, and the value that all models had before.
-    ADDED: ClassVar[Values] = {"model.kind": "phrasechain", "train.keep": "best"}
+    ADDED: ClassVar[Values] = {
+        "model.kind": "phrasechain",
+        "model.absent": False,
+        "data.absent": 0.5,
+        "train.keep": "best",
+    }
 
 
 #: How a model is trained: as in the paper, or as fast as it goes without loss.

@@ -15,6 +15,7 @@ from phrasechain.chain import ChainCRF
 from phrasechain.core.boxes import clip_xyxy, decode_offsets_xyxy, iou_xyxy
 from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
+from phrasechain.model.presence import with_absent_label, with_absent_mask
 from phrasechain.model.scores import Scores
 
 INDEPENDENT, CONSENSUS = "independent", "consensus"
@@ -27,8 +28,9 @@ class Decoded:
 
     region: Tensor  # (P,) int64
     boxes: Tensor  # (P, 4): its box, refined by its offsets and clipped to the image
-    probabilities: Tensor  # (P, K): p of each region, 0 at padding
+    probabilities: Tensor  # (P, K): p of each region, 0 at padding; given that the photo shows what the phrase names
     refined: Tensor  # (P, K, 4): every region's box, refined and clipped
+    presence: Tensor | None = None  # (P,): p that the photo shows it; None without the label ∅
 
 
 def decode(scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
@@ -39,7 +41,9 @@ def decode(scores: Scores, batch: Batch, method: str = "viterbi") -> Decoded:
     - ``independent``: the region of highest emission; probabilities are the softmax of the emissions.
     - ``consensus``: the box of highest expected agreement (minimum Bayes risk), see ``consensus_boxes``.
 
-    Without a chain the first three are the same.
+    Without a chain the first three are the same. Boxes are given presence. Viterbi's sequence is that of highest
+    probability among those without the label ∅; the marginals of ``smoothing`` and ``consensus`` are those of the chain
+    with it, p(k | not ∅) of the phrase by itself: a neighbour that is not there does not move its box.
     """
     require_name("decoder", method, DECODERS)
     with torch.no_grad():
@@ -56,12 +60,12 @@ def decode_independently(scores: Scores, batch: Batch, method: str = "viterbi") 
 
 def _viterbi(scores: Scores, batch: Batch) -> Decoded:
     region = batch.to_phrases(chain(scores, batch).viterbi()[0])
-    return _of_regions(region, marginals(scores, batch), refine(scores, batch))
+    return _of_regions(region, *marginals_and_presence(scores, batch), refine(scores, batch))
 
 
 def _smoothing(scores: Scores, batch: Batch) -> Decoded:
-    probabilities = marginals(scores, batch)
-    return _of_regions(probabilities.argmax(-1), probabilities, refine(scores, batch))
+    probabilities, presence = marginals_and_presence(scores, batch)
+    return _of_regions(probabilities.argmax(-1), probabilities, presence, refine(scores, batch))
 
 
 def _independent(scores: Scores, batch: Batch) -> Decoded:
@@ -69,9 +73,9 @@ def _independent(scores: Scores, batch: Batch) -> Decoded:
 
 
 def _consensus(scores: Scores, batch: Batch) -> Decoded:
-    probabilities, refined = marginals(scores, batch), refine(scores, batch)
+    (probabilities, presence), refined = marginals_and_presence(scores, batch), refine(scores, batch)
     region, boxes = consensus_boxes(probabilities, refined)
-    return Decoded(region, boxes, probabilities, refined)
+    return Decoded(region, boxes, probabilities, refined, presence)
 
 
 DECODERS: dict[str, Callable[[Scores, Batch], Decoded]] = {
@@ -82,24 +86,46 @@ DECODERS: dict[str, Callable[[Scores, Batch], Decoded]] = {
 }
 
 
-def _of_regions(region: Tensor, probabilities: Tensor, refined: Tensor) -> Decoded:
+def _of_regions(region: Tensor, probabilities: Tensor, presence: Tensor | None, refined: Tensor) -> Decoded:
     boxes = refined.gather(1, region[:, None, None].expand(-1, 1, 4))[:, 0]
-    return Decoded(region, boxes, probabilities, refined)
+    return Decoded(region, boxes, probabilities, refined, presence)
 
 
 def chain(scores: Scores, batch: Batch) -> ChainCRF:
-    """The chain CRF over the regions of each caption's phrases; without transitions its steps are independent."""
+    """The chain CRF over the regions of each caption's phrases; without transitions its steps are independent.
+
+    The label ∅ is not among its labels: it is the chain given that the photo shows all of them.
+    """
+    return _chain(scores, batch, batch.label_mask)
+
+
+def chain_with_absent(scores: Scores, batch: Batch) -> ChainCRF:
+    """The chain CRF over the regions and, as the last label, ∅."""
+    return _chain(with_absent_label(scores, batch), batch, with_absent_mask(batch.label_mask))
+
+
+def _chain(scores: Scores, batch: Batch, labels: Tensor) -> ChainCRF:
     emissions, K = batch.to_chains(scores.emissions), scores.emissions.shape[1]
     transitions = emissions.new_zeros(K, K) if scores.transitions is None else scores.transitions
-    return ChainCRF(emissions, transitions, batch.lengths, batch.label_mask, validate=False)
+    return ChainCRF(emissions, transitions, batch.lengths, labels, validate=False)
 
 
 def marginals(scores: Scores, batch: Batch) -> Tensor:
-    """The marginals p(y_t = k) of each phrase: (P, K)."""
-    if scores.transitions is not None:
-        return batch.to_phrases(chain(scores, batch).marginals)
-    mask = batch.region_mask[batch.phrase_image]
-    return scores.emissions.masked_fill(~mask, -torch.inf).softmax(-1)
+    """The marginals p(y_t = k) of each phrase, given that the photo shows it: (P, K)."""
+    return marginals_and_presence(scores, batch)[0]
+
+
+def marginals_and_presence(scores: Scores, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """The marginals p(y_t = k | y_t ≠ ∅) of each phrase, (P, K), and p(y_t ≠ ∅), (P,), where there is a label ∅."""
+    if scores.transitions is None:
+        mask = batch.region_mask[batch.phrase_image]
+        by_itself = scores.emissions.masked_fill(~mask, -torch.inf).softmax(-1)
+        return by_itself, None if scores.presence is None else scores.presence.sigmoid()
+    if scores.presence is None:
+        return batch.to_phrases(chain(scores, batch).marginals), None
+    every = batch.to_phrases(chain_with_absent(scores, batch).marginals)[:, :-1]  # (P, K)
+    presence = every.sum(-1)
+    return every / presence.clamp(min=torch.finfo(every.dtype).tiny)[:, None], presence.clamp(max=1.0)
 
 
 def refine(scores: Scores, batch: Batch) -> Tensor:

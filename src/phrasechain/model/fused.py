@@ -210,3 +210,41 @@ def _by_image(image: Tensor, features: Tensor) -> Iterator[tuple[Tensor, Tensor]
     for number, pairs in enumerate(features.flatten(1, 2)):
         if len(edges := (image == number).nonzero()[:, 0]):
             yield edges, pairs
+
+
+# ---- one more label ----
+
+
+def border(inner: Tensor, out_of: Tensor, into: Tensor, both: Tensor) -> Tensor:
+    """Transitions with one more label, the last: (…, K, K) and (…) each to (…, K + 1, K + 1).
+
+    ``out_of`` scores the last label followed by any other, ``into`` any other followed by it, ``both`` it twice.
+    """
+    return _run(_Border, plain_border, inner, out_of, into, both)
+
+
+def plain_border(inner: Tensor, out_of: Tensor, into: Tensor, both: Tensor) -> Tensor:
+    K = inner.shape[-1]
+    right = into[..., None, None].expand(*into.shape, K, 1)
+    below = torch.cat([out_of[..., None, None].expand(*out_of.shape, 1, K), both[..., None, None]], -1)
+    return torch.cat([torch.cat([inner, right], -1), below], -2)
+
+
+class _Border(torch.autograd.Function):
+    """One copy forward, none backward."""
+
+    @staticmethod
+    def forward(ctx: Any, inner: Tensor, out_of: Tensor, into: Tensor, both: Tensor) -> Tensor:
+        *shape, K, _ = inner.shape
+        whole = inner.new_empty(*shape, K + 1, K + 1)
+        whole[..., :K, :K] = inner
+        whole[..., K, :K] = out_of[..., None]
+        whole[..., :K, K] = into[..., None]
+        whole[..., K, K] = both
+        return whole
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        K = grad.shape[-1] - 1
+        return grad[..., :K, :K], grad[..., K, :K].sum(-1), grad[..., :K, K].sum(-1), grad[..., K, K]

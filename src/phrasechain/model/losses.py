@@ -1,8 +1,9 @@
 """What a model is trained on, as sums and counts, so that many processes can add theirs up before they divide.
 
 The grounding loss is KL(q ‖ p) of the targets q and the chain p, or of each phrase by itself for independent models. A
-hard target is a q with all its mass on one region, and KL is then −log p of it. A phrase without a target that is still
-in the chain is summed out exactly; ``trained_phrases`` says which phrases are.
+hard target is a q with all its mass on one region, and KL is then −log p of it. A phrase that the photo does not show
+has all its mass on the label ∅, where the model has one. A phrase without a target that is still in the chain is summed
+out exactly; ``trained_phrases`` says which phrases are.
 
 Axes: B captions, T phrases in a chain, P phrases, K regions, Q positive pairs.
 """
@@ -21,6 +22,7 @@ from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch, keep_phrases
 from phrasechain.model.decode import refine
+from phrasechain.model.presence import with_absent_label, with_absent_mask
 from phrasechain.model.scores import Scores
 from phrasechain.model.targets import Targets, hard_targets, positive_pairs, soft_targets
 
@@ -71,7 +73,7 @@ def training_loss(
     trained, learnt = trained_phrases(batch, targets, unlabelled)
     scores = member_scores(trained)
     q = TARGETS[kind](scores[0], trained, learnt)  # (P, K)
-    grounding = torch.stack([_divergence(each, q, trained, learnt.labelled) for each in scores]).sum()
+    grounding = torch.stack([_divergence(each, q, trained, learnt) for each in scores]).sum()
     boxes, pairs = _regression([each.offsets for each in scores], trained, learnt, regress, least_side)
     count = _count(targets, trained, learnt, divide)
     return LossTerms(grounding, boxes / 4 if offsets == "mean" else boxes, count, pairs)
@@ -101,7 +103,7 @@ def trained_phrases(batch: Batch, targets: Targets, unlabelled: str) -> tuple[Ba
     if unlabelled == "best":
         best = _hard(targets.iou) * (targets.has_box & ~targets.labelled)[:, None]  # (P, K)
         targets = replace(targets, iou=torch.maximum(targets.iou, best))
-    keep = targets.labelled
+    keep = targets.has_target
     if unlabelled == "marginalise" or bool(keep.all()):
         return batch, targets
     if not bool(keep.any()):
@@ -112,8 +114,8 @@ def trained_phrases(batch: Batch, targets: Targets, unlabelled: str) -> tuple[Ba
 def _count(targets: Targets, trained: Batch, learnt: Targets, divide: str) -> Tensor:
     require_name("division of the loss", divide, DIVIDE)
     if divide == "captions":
-        return trained.to_chains(learnt.labelled).any(1).sum()
-    return (learnt.labelled if divide == "labelled" else targets.has_box).sum()
+        return trained.to_chains(learnt.has_target).any(1).sum()
+    return (learnt.has_target if divide == "labelled" else targets.has_box | targets.absent).sum()
 
 
 def _hard(iou: Tensor) -> Tensor:
@@ -135,28 +137,36 @@ TARGETS: dict[str, Callable[[Scores, Batch, Targets], Tensor]] = {
 }
 
 
-def _divergence(scores: Scores, q: Tensor, batch: Batch, labelled: Tensor) -> Tensor:
-    """The sum of KL(q ‖ p) over the chains, or over the phrases of independent models."""
+def _divergence(scores: Scores, q: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    """The sum of KL(q ‖ p) over the chains, or over the phrases of independent models.
+
+    Scores without the label ∅ learn nothing from absent phrases.
+    """
+    has_target, mask = targets.labelled, batch.label_mask
+    if scores.presence is not None:
+        absent = targets.absent.to(q)[:, None]
+        q, has_target = torch.cat([q * (1 - absent), absent], -1), targets.has_target  # (P, K + 1)
+        scores, mask = with_absent_label(scores, batch), with_absent_mask(mask)
     if scores.transitions is None:
-        return _independent_kl(scores.emissions, q, batch, labelled).sum()
-    return _chain_kl(scores, q, batch, labelled).sum()
+        return _independent_kl(scores.emissions, q, mask[batch.phrase_caption], has_target).sum()
+    return _chain_kl(scores, q, batch, mask, has_target).sum()
 
 
-def _independent_kl(emissions: Tensor, q: Tensor, batch: Batch, labelled: Tensor) -> Tensor:
+def _independent_kl(emissions: Tensor, q: Tensor, mask: Tensor, has_target: Tensor) -> Tensor:
     """KL(q ‖ softmax of the emissions) of each phrase, 0 where it has no target: (P,)."""
-    mask = batch.region_mask[batch.phrase_image]  # (P, K)
     log_p = emissions.masked_fill(~mask, torch.finfo(emissions.dtype).min).log_softmax(-1)
-    return torch.where(labelled, (torch.xlogy(q, q) - q * log_p).sum(-1), 0.0)
+    return torch.where(has_target, (torch.xlogy(q, q) - q * log_p).sum(-1), 0.0)
 
 
-def _chain_kl(scores: Scores, q: Tensor, batch: Batch, labelled: Tensor) -> Tensor:
-    """KL(q ‖ p) of each caption over its labelled phrases, 0 where there are none: (B,), in no particular order.
+def _chain_kl(scores: Scores, q: Tensor, batch: Batch, labels: Tensor, has_target: Tensor) -> Tensor:
+    """KL(q ‖ p) of each caption over its phrases with a target, 0 where there are none: (B,), in no particular order.
 
-    Captions with an unlabelled phrase are computed separately: summing it out takes longer than all the rest.
+    ``labels`` (B, K) are those that there are. Captions with a phrase without a target are computed separately: summing
+    it out takes longer than all the rest.
     """
     assert scores.transitions is not None
-    emissions, target, has_target = (batch.to_chains(each) for each in (scores.emissions, q, labelled))  # (B, T, …)
-    transitions, lengths, labels = scores.transitions, batch.lengths, batch.label_mask
+    emissions, target, has_target = (batch.to_chains(each) for each in (scores.emissions, q, has_target))  # (B, T, …)
+    transitions, lengths = scores.transitions, batch.lengths
     complete = has_target.sum(1) == lengths  # (B,)
     if bool(complete.all()):
         return ChainCRF(emissions, transitions, lengths, labels, validate=False).kl(target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.phrase_encoder import PhraseEncoder
+from phrasechain.model.presence import PresenceScores, PresenceTransitions
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
 from phrasechain.model.system import GroundingSystem
 from phrasechain.model.transitions import TRANSITIONS
@@ -40,6 +41,7 @@ class GroundingModel(GroundingSystem):
         bag_of_words: weight of the emissions of a bag-of-words scorer, which are added; 0: there is none.
         ensemble: networks on the same word vectors, each with its own LSTM, pooling and transition, whose scores are
             averaged.
+        absent: whether there is a label ∅ for what the photo does not show, see ``presence``.
     """
 
     text: PhraseEncoder
@@ -64,6 +66,7 @@ class GroundingModel(GroundingSystem):
         normalise: str = "none",
         bag_of_words: float = 0.0,
         ensemble: int = 1,
+        absent: bool = False,
     ) -> None:
         super().__init__()
         require_name("transition", transition, TRANSITIONS)
@@ -74,22 +77,32 @@ class GroundingModel(GroundingSystem):
         kind = TRANSITIONS[transition]
 
         def make_pairs() -> PairScores:
-            sizes = {"rank": rank, "joint": joint}
             return PairScores(
-                d, regions, **sizes, activation=activation, dropout=dropout, box_regression=box_regression
+                d,
+                regions,
+                rank=rank,
+                joint=joint,
+                activation=activation,
+                dropout=dropout,
+                box_regression=box_regression,
+                matches=absent,
             )
 
         def make_transition() -> nn.Module | None:
             return kind(regions, d, self.text.context_dimension, transition_hidden) if chain else None
 
-        self.pairs, self.transition = make_pairs(), make_transition()
+        def make_presence() -> Presence | None:
+            return Presence(d, self.text.context_dimension, chain) if absent else None
+
+        self.pairs, self.transition, self.presence = make_pairs(), make_transition(), make_presence()
         self.bag_weight = bag_of_words
         self.bag = BagOfWordsScores(encoder.dimension, regions) if bag_of_words else None
         self.others = nn.ModuleList(
-            Member(self.text.make_lstm(), make_pairs(), make_transition()) for _ in range(ensemble - 1)
+            Member(self.text.make_lstm(), make_pairs(), make_transition(), make_presence()) for _ in range(ensemble - 1)
         )
         if init == "xavier":
-            for part in (self.text.lstm, self.pairs, self.transition, self.bag and self.bag.ask, self.others):
+            bag = self.bag and self.bag.ask
+            for part in (self.text.lstm, self.pairs, self.transition, self.presence, bag, self.others):
                 xavier_(part)
 
     def forward(self, batch: Batch) -> Scores:
@@ -106,30 +119,49 @@ class GroundingModel(GroundingSystem):
         regions = self.region_input(batch)  # (N, D + 5)
         vectors = self.text.encoder(batch.tokens)  # (B, L, e)
         found, tokens = [], vectors
-        for lstm, pairs, transition in self._members():
+        for lstm, pairs, transition, presence in self._members():
             states = self.text.states(vectors, batch.tokens, lstm)
             phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
-            emissions, offsets = pairs(phrases, regions, batch)
+            emissions, offsets, matches = pairs(phrases, regions, batch)
             transitions = None if transition is None else transition(regions, phrases, context, batch)
-            found.append(Scores(emissions, offsets, transitions))
+            absent = () if presence is None else presence(phrases, context, emissions, matches, batch)
+            found.append(Scores(emissions, offsets, transitions, *absent))
             tokens = states.tokens
         if self.bag is not None:
             found.append(Scores(self.bag(tokens, regions, batch), None, None))
         return found
 
-    def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None]]:
-        yield self.text.lstm, self.pairs, self.transition
+    def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None, Presence | None]]:
+        yield self.text.lstm, self.pairs, self.transition, self.presence
         for other in self.others:
             assert isinstance(other, Member)
-            yield other.lstm, other.pairs, other.transition
+            yield other.lstm, other.pairs, other.transition, other.presence
 
 
 class Member(nn.Module):
     """What one more member of the ensemble has for itself."""
 
-    def __init__(self, lstm: nn.LSTM, pairs: PairScores, transition: nn.Module | None) -> None:
+    def __init__(
+        self, lstm: nn.LSTM, pairs: PairScores, transition: nn.Module | None, presence: Presence | None
+    ) -> None:
         super().__init__()
-        self.lstm, self.pairs, self.transition = lstm, pairs, transition
+        self.lstm, self.pairs, self.transition, self.presence = lstm, pairs, transition, presence
+
+
+class Presence(nn.Module):
+    """The scores of the label ∅: of phrases and, in a chain, of edges."""
+
+    def __init__(self, text_dimension: int, context_dimension: int, chain: bool) -> None:
+        super().__init__()
+        self.phrases = PresenceScores(text_dimension)
+        self.edges = PresenceTransitions(text_dimension, context_dimension) if chain else None
+
+    def forward(
+        self, phrases: Tensor, context: Tensor | None, emissions: Tensor, matches: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits (P,) and, in a chain, transitions (B, T-1, 3)."""
+        edges = None if self.edges is None else self.edges(phrases, context, batch)
+        return self.phrases(phrases, emissions, matches, batch), edges
 
 
 def average(members: Sequence[Scores]) -> Scores:
@@ -140,9 +172,7 @@ def average(members: Sequence[Scores]) -> Scores:
 
     if len(members) == 1:
         return members[0]
-    emissions, *others = (
-        mean(*(getattr(each, name) for each in members)) for name in ("emissions", "offsets", "transitions")
-    )
+    emissions, *others = (mean(*(getattr(each, part.name) for each in members)) for part in fields(Scores))
     assert emissions is not None
     return Scores(emissions, *others)
 

@@ -35,6 +35,8 @@ class Scores:
     emissions: Tensor  # (P, K)
     offsets: Tensor | None  # (P, K, 4), None without box regression
     transitions: Tensor | None  # (B, T-1, K, K), or (B, 1, K, K) without context, or None for independent models
+    presence: Tensor | None = None  # (P,) the logit that the photo shows it at all; None without the label ∅
+    presence_transitions: Tensor | None = None  # (B, T-1, 3) of ∅ to regions, of regions to ∅, of ∅ to ∅
 
 
 class RegionInput(nn.Module):
@@ -100,6 +102,7 @@ class PairScores(nn.Module):
         activation: str = "relu",
         dropout: float = 0.0,
         box_regression: bool = True,
+        matches: bool = False,
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
@@ -109,10 +112,12 @@ class PairScores(nn.Module):
         self.p = nn.Linear(rank, joint)
         self.activation = ACTIVATIONS[activation]
         self.dropout = dropout
-        self.heads = nn.Linear(joint, 5 if box_regression else 1)  # the emission, then the four offsets
+        self.box_regression = box_regression
+        self.heads = nn.Linear(joint, 1 + 4 * box_regression + matches)  # the emission, the four offsets, the match
 
-    def forward(self, phrases: Tensor, regions: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Phrases (P, d) and regions (N, D) give emissions (P, K) and offsets (P, K, 4) or ``None``."""
+    def forward(self, phrases: Tensor, regions: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Phrases (P, d) and regions (N, D) give emissions (P, K), offsets (P, K, 4) or ``None``, matches (P, K) or
+        ``None``."""
         counts = batch.region_mask.sum(1)  # (I,)
         starts, image = counts.cumsum(0) - counts, batch.phrase_image
         product = pair_product(self.u(phrases), self.v(regions), starts[image], counts[image])  # (M, R)
@@ -121,9 +126,11 @@ class PairScores(nn.Module):
         if self.training and self.dropout:
             kept = random_mask(fused.shape, 1 - self.dropout, fused.device)
             weight = weight / (1 - self.dropout)  # the scale of dropout, where it costs nothing
-        scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, 5)
-        scores = spread(widen(scores), batch.region_mask[batch.phrase_image])  # (P, K, 5)
-        return scores[..., 0], scores[..., 1:] if scores.shape[-1] > 1 else None
+        scores = linear(self.activation(fused, kept), weight, self.heads.bias)  # (M, up to 6)
+        scores = spread(widen(scores), batch.region_mask[batch.phrase_image])  # (P, K, up to 6)
+        offsets = scores[..., 1:5] if self.box_regression else None
+        matches = scores[..., -1] if scores.shape[-1] in (2, 6) else None
+        return scores[..., 0], offsets, matches
 
 
 class BagOfWordsScores(nn.Module):

@@ -25,11 +25,17 @@ class Targets:
     has_box: Tensor  # (P,) bool: False where nobody knows the box
     gold: Tensor  # (P, 4) float32: the merged box, zeros where unknown
     iou: Tensor  # (P, K) float32: of each region with the merged box
+    absent: Tensor  # (P,) bool: the photo does not show it, which is known
 
     @property
     def labelled(self) -> Tensor:
         """The phrases that have a region with IoU ≥ 0.5: (P,) bool. Unlabelled are ``has_box & ~labelled``."""
         return (self.iou >= POSITIVE).any(-1)
+
+    @property
+    def has_target(self) -> Tensor:
+        """The phrases of which a label is known, a region or ∅: (P,) bool."""
+        return self.labelled | self.absent
 
     def __getitem__(self, rows: Tensor) -> Targets:
         """The targets of some phrases."""
@@ -44,7 +50,7 @@ class Targets:
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Targets:
-        return Targets(function(self.has_box), function(self.gold), function(self.iou))
+        return Targets(function(self.has_box), function(self.gold), function(self.iou), function(self.absent))
 
 
 def merged_boxes(phrases: Sequence[Phrase]) -> Tensor:
@@ -59,7 +65,8 @@ def make_targets(batch: Batch, phrases: Sequence[Phrase]) -> Targets:
     """The targets of the phrases of a batch, given in its order."""
     gold = merged_boxes(phrases)
     iou = iou_xyxy(batch.boxes[batch.phrase_image], gold[:, None])  # (P, K)
-    return Targets(torch.tensor([bool(phrase.boxes) for phrase in phrases]), gold, iou)
+    has_box, absent = ([bool(phrase.boxes) for phrase in phrases], [phrase.is_absent for phrase in phrases])
+    return Targets(torch.tensor(has_box), gold, iou, torch.tensor(absent))
 
 
 def soft_targets(iou: Tensor) -> Tensor:

@@ -1,44 +1,20 @@
 """Transition scores τ(k→k') of the chain: phrase t-1 at region k and phrase t at region k'.
 
-An edge of the chain is the pair of phrases t-1 and t of a caption. All edges of a batch are computed one after the
-other, without the padding of shorter chains.
-
 Axes: I images, B captions, T phrases in a chain, K regions, D features, E edges, h hidden units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from phrasechain.core.boxes import area_xyxy, centre_xyxy
 from phrasechain.model.batch import Batch
+from phrasechain.model.edges import Edges
 from phrasechain.model.fused import gated_geometry, relu_pairs
 from phrasechain.model.scores import spread, widen
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """The neighbouring phrases of a batch."""
-
-    left: Tensor  # (E,) the place of phrase t-1 among the phrases; phrase t stands behind it
-    caption: Tensor  # (E,)
-    step: Tensor  # (E,) t-1
-    image: Tensor  # (E,)
-
-    @staticmethod
-    def of(batch: Batch) -> Edges:
-        left = (batch.phrase_step + 1 < batch.lengths[batch.phrase_caption]).nonzero()[:, 0]
-        caption = batch.phrase_caption[left]
-        return Edges(left, caption, batch.phrase_step[left], batch.caption_image[caption])
-
-    def to_chains(self, values: Tensor, batch: Batch) -> Tensor:
-        """One row per edge, (E, ...), as (B, T-1, ...) with zeros past each chain's end."""
-        chains = values.new_zeros(len(batch.lengths), batch.steps - 1, *values.shape[1:])
-        return chains.index_put((self.caption, self.step), values)
 
 
 class PaperTransition(nn.Module):

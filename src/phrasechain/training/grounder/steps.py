@@ -18,9 +18,10 @@ from phrasechain.core.schema import Phrase
 from phrasechain.data.regimes import is_scored
 from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate_annotated
 from phrasechain.model.targets import Targets, make_targets
+from phrasechain.training.grounder.absent import AbsentPhrases
 
 BatchPart = tuple[Batch, Targets]
-_ORDER, _THINNING, _DRAWS = range(3)  # streams of random numbers that have nothing to do with each other
+_ORDER, _THINNING, _DRAWS, _ABSENT = range(4)  # streams of random numbers that have nothing to do with each other
 
 
 class Steps:
@@ -65,7 +66,7 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
     """This process's part of every step; an error is handed over, to be raised without traces.
 
     ``unboxed`` is the share of visual phrases without a box that stay in their chain, at random: 0 is the regime
-    ``gold``, 1 is ``all``, and between them a model learns both.
+    ``gold``, 1 is ``all``, and between them a model learns both. ``absent`` mixes in phrases that photos do not show.
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
         regions: RegionSource,
         *,
         unboxed: float = 0.0,
+        absent: AbsentPhrases | None = None,
         index: int = 0,
         count: int = 1,
         parts: int = 1,
         targets: Callable[[Batch, Sequence[Phrase]], Targets] = make_targets,
     ) -> None:
-        self.steps, self.regions, self.unboxed = steps, regions, unboxed
+        self.steps, self.regions, self.unboxed, self.absent = steps, regions, unboxed, absent
         self.index, self.count, self.parts, self.targets = index, count, parts, targets
 
     def __getitem__(self, step: int) -> list[BatchPart] | DataError:
@@ -96,8 +98,14 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
         """The captions of this process, in the parts that it takes them in; parts that would be empty are left out."""
         mine = list(enumerate(self.steps[step]))[self.index :: self.count]
         for number in range(self.parts):
-            if part := [item for place, group in mine[number :: self.parts] for item in self._thin(group, step, place)]:
+            if part := [item for place, group in mine[number :: self.parts] for item in self._mix(group, step, place)]:
                 yield part
+
+    def _mix(self, group: Group, step: int, place: int) -> Iterator[Item]:
+        items = self._thin(group, step, place)
+        if self.absent is None:
+            return items
+        return self.absent.mixed(list(items), np.random.default_rng([self.steps.seed, _ABSENT, step, place]))
 
     def _thin(self, group: Group, step: int, place: int) -> Iterator[Item]:
         rng = np.random.default_rng([self.steps.seed, _THINNING, step, place])

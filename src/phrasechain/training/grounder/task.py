@@ -45,6 +45,7 @@ from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import Targets, make_targets
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
+from phrasechain.training.grounder.absent import AbsentPhrases
 from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
 from phrasechain.training.grounder.start import load_start, start_digest
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
@@ -130,6 +131,7 @@ def _build(
             order,
             store,
             unboxed=config.data.unboxed,
+            absent=AbsentPhrases(fit, config.data.absent) if config.model.absent else None,
             index=processes.process_index,
             count=processes.num_processes,
             parts=options.accumulate,
@@ -279,6 +281,9 @@ def _check(config: Config, loss: LossConfig) -> None:
         raise DataError(f"model.kind={config.model.kind} trains in float32 alone; leave train.precision as it is")
     if loss.targets == "refined" and not config.model.box_regression:
         raise DataError("loss.targets=refined needs box regression; set model.box_regression=true or loss.targets=soft")
+    if config.model.absent and (config.model.kind != Model().kind or not config.data.absent):
+        what = "data.absent above 0" if config.model.kind == Model().kind else f"model.kind={Model().kind}"
+        raise DataError(f"model.absent=true learns the label ∅ from absent phrases; it needs {what}")
     if config.data.unboxed and loss.unlabelled != "marginalise":
         raise DataError(
             f"data.unboxed keeps phrases in chains that loss.unlabelled={loss.unlabelled} leaves out again; set "
