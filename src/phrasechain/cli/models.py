@@ -109,9 +109,13 @@ def evaluate(
     ] = None,
     box_regression: Annotated[bool, typer.Option(help="Whether a run's offsets move the boxes.")] = True,
     device: Annotated[str, typer.Option(help="Where a run is run: auto, cpu or cuda.")] = "auto",
+    reading: Annotated[
+        str, typer.Option(help="How the mark-up is read: corrected, or authors, as the code of the paper does.")
+    ] = "corrected",
     convention: Annotated[
-        str, typer.Option(help="The pixels of the file's boxes: half_open, plus_one or raw.")
-    ] = "half_open",
+        str | None,
+        typer.Option(help="The pixels of boxes: half_open, plus_one, raw or authors; by default as --reading has it."),
+    ] = None,
     thresholds: Annotated[str, typer.Option(help="IoU thresholds, with commas; 0.5 is always there.")] = "0.5",
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
@@ -128,14 +132,17 @@ def evaluate(
     from phrasechain.evaluation.report import print_report, report_dict, report_html
 
     require_writable(json_path, html_path)
-    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
+    convention = convention or ("authors" if reading == "authors" else "half_open")
+    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed, reading=reading)
     if predictions.is_dir():
         if features is None:
             raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
         from phrasechain.core.distributed import is_first_process
         from phrasechain.evaluation.predict import predict_run
 
-        predictions = predict_run(predictions, data, features, split, regime, decode, box_regression, device=device)
+        predictions = predict_run(
+            predictions, data, features, split, regime, decode, box_regression, reading, device=device
+        )
         if not is_first_process():
             return
         json_path = json_path or predictions.with_name("report.json")
@@ -162,11 +169,26 @@ def import_authors(
     options: Annotated[
         Path | None, typer.Option(metavar="JSON", help="The options.json of its ELMo, if not the official one.")
     ] = None,
+    chain: Annotated[
+        bool | None, typer.Option(help="Whether it was trained with a chain (not HL and SL); by default as it says.")
+    ] = None,
+    box_regression: Annotated[
+        bool | None, typer.Option(help="Whether it was trained to move boxes; by default as it says.")
+    ] = None,
 ) -> None:
-    """Write a checkpoint of the authors' code as one of ours, which computes the same."""
+    """Write a checkpoint of the authors' code as one of ours, which computes the same.
+
+    Every checkpoint has the weights of a chain and of box regression. The moments of its optimizer tell which of them
+    were trained; without these, it is taken to have both unless --no-chain or --no-box-regression says otherwise.
+    """
     from phrasechain.model.import_authors import import_authors as run
 
-    run(file, out, features, options)
+    heads = run(file, out, features, options, chain=chain, box_regression=box_regression)
+    if not heads.is_known:
+        chain_word, regression_word = ("with" if each else "without" for each in (heads.chain, heads.box_regression))
+        taken = f"taken to be {chain_word} a chain and {regression_word} box regression"
+        options_there = "--no-chain and --no-box-regression say otherwise"
+        typer.echo(f"{printable(str(file))}: does not tell what was trained; {taken}; {options_there}", err=True)
     typer.echo(printable(str(out)))
 
 

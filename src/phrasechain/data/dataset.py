@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name, unknown_name
 from phrasechain.core.files import read_bounded
 from phrasechain.core.progress import track
 from phrasechain.core.schema import ALL, Example
 from phrasechain.data.flickr30k import (
     CORRECTED,
+    READINGS,
     Compatibility,
     DatasetFiles,
     Problem,
@@ -98,6 +99,12 @@ def open_dataset(
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     raise DataError(f"{path}: not a dataset; give a folder with Sentences/ and Annotations/, or a .jsonl file")
+
+
+def open_to_score(data: Path | str, reading: str = "corrected") -> Dataset:
+    """Open a dataset whose boxes are the annotated ones in every reading: pixels are the evaluator's to choose."""
+    require_name("reading of the data", reading, READINGS)
+    return open_dataset(data, compatibility=replace(READINGS[reading], plus_one=False))
 
 
 def is_dev(image: str) -> bool:

@@ -31,6 +31,11 @@ class Data:
         1,
     )
     limit: int = setting(0, "only the first images of each split; 0: all", 0)
+    phraseless: bool = setting(
+        False,
+        "captions without a phrase with a box are drawn too, and read by the text encoder in rows of their own, as in "
+        "the authors' code",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,7 @@ class Config:
     #: Keys of parts that are gone, and the value that does without them.
     REMOVED: ClassVar[Values] = {"model.objectness": False}
     #: Keys that came later, and the value that all models had before.
-    ADDED: ClassVar[Values] = {"model.kind": "phrasechain"}
+    ADDED: ClassVar[Values] = {"model.kind": "phrasechain", "data.phraseless": False}
 
 
 #: How a model is trained: as in the paper, or as fast as it goes without loss.
@@ -267,6 +272,7 @@ PRESETS: dict[str, Values] = {
     },
     "authors": {
         "data.reading": "authors",
+        "data.phraseless": True,
         "text.encoder": "elmo",
         "text.layers": "mean",
         "text.stateful": True,

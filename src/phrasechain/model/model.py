@@ -104,7 +104,7 @@ class GroundingModel(GroundingSystem):
     def member_scores(self, batch: Batch) -> list[Scores]:
         """The scores that have a loss each: those of the ensemble's members, then those of the bag of words."""
         regions = self.region_input(batch)  # (N, D + 5)
-        vectors = self.text.encoder(batch.tokens)  # (B, L, e)
+        vectors = batch.token_vectors(self.text.encoder)  # (B, L, e)
         found, tokens = [], vectors
         for lstm, pairs, transition in self._members():
             states = self.text.states(vectors, batch.tokens, lstm)

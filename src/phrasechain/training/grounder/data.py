@@ -11,14 +11,12 @@ from typing import Any
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Example
 from phrasechain.data.dataset import open_dataset
-from phrasechain.data.flickr30k import AUTHORS, CORRECTED
+from phrasechain.data.flickr30k import READINGS
 from phrasechain.data.regimes import is_scored
 from phrasechain.evaluation.coverage import require_regions
 from phrasechain.model.checkpoint import FeatureSource
 from phrasechain.model.config import Data as DataConfig
 from phrasechain.store.reader import FeatureStore
-
-READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 
 
 def read_splits(data: Path, wanted: DataConfig) -> tuple[list[Example], list[Example]]:

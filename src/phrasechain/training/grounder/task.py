@@ -23,7 +23,8 @@ from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example
-from phrasechain.evaluation.predict import count_right
+from phrasechain.data.flickr30k import READINGS
+from phrasechain.evaluation.predict import count_right, my_examples
 from phrasechain.model.batch import BY, Batch, make_groups, require_finite
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, checkpoint_files
 from phrasechain.model.config import Config, Model
@@ -45,7 +46,7 @@ from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import Targets, make_targets
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
-from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
+from phrasechain.training.grounder.data import annotation_digest, read_splits, region_digest
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from phrasechain.training.log import require_tensorboard
 from phrasechain.training.loop import CLIPS, OPTIMIZERS
@@ -107,7 +108,11 @@ def _build(
     """The task and how it is trained."""
     options = config.train
     order = Steps(
-        make_groups(fit, options.by), by=options.by, batch=options.batch, window=options.window, seed=options.seed
+        make_groups(fit, options.by, phraseless=config.data.phraseless),
+        by=options.by,
+        batch=options.batch,
+        window=options.window,
+        seed=options.seed,
     )
     steps = options.steps or max(1, ceil(options.epochs * order.per_epoch))
     torch.manual_seed(options.seed)
@@ -119,6 +124,7 @@ def _build(
             order,
             store,
             unboxed=config.data.unboxed,
+            read_all=config.data.phraseless,
             index=processes.process_index,
             count=processes.num_processes,
             parts=options.accumulate,
@@ -226,8 +232,7 @@ class GroundingTask(Task[BatchPart]):
 
     def reset(self) -> None:
         """Let a text encoder that carries its state from batch to batch begin anew."""
-        if callable(reset := getattr(self.model.text.encoder, "reset", None)):
-            reset()
+        self.model.text.encoder.reset()
 
     def files(self, step: int, score: float | None) -> dict[str, bytes]:
         return checkpoint_files(self.model, self.model.state_dict(), replace(self.info, step=step, score=score))
@@ -237,7 +242,7 @@ def accuracy(
     model: GroundingSystem, dev: Sequence[Example], store: FeatureStore, decode: str, processes: Processes
 ) -> dict[str, float]:
     """The accuracy on dev: of all captions, which chooses the best checkpoint, and of caption 0."""
-    mine = dev[processes.process_index :: processes.num_processes]
+    mine = my_examples(model, dev, processes)
     counts = processes.reduce(count_right(model, mine, store, decode, processes.device), "sum")
     (first_right, first), (right, phrases) = counts.tolist()
     return {"dev": right / phrases, "dev, caption 0": first_right / max(first, 1)}
