@@ -30,17 +30,26 @@ def train(
 ) -> None:
     """Train a grounding model; docs/training.md lists what can be set.
 
-    Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to resume
-    after an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
+    Learns from five sixths of the train split and keeps the model that is best on the rest (--preset paper: from all of
+    it, and by val). Run it again to resume after an interruption. With many processes: torchrun --nproc-per-node N -m
+    phrasechain train …
     """
     from phrasechain.core.distributed import is_first_process
     from phrasechain.model.config import make_config
     from phrasechain.training.grounder.task import train as run
 
     values = make_config(preset, recipe, config, settings or ())
-    folder = run(data, features, out, values, device, tensorboard)
+    folder = run(data, features, out, values, device, tensorboard, say=_say)
     if is_first_process():
         typer.echo(printable(str(folder)))
+
+
+def _say(line: str) -> None:
+    """Print a line about the work, apart from its result."""
+    from phrasechain.core.distributed import is_first_process
+
+    if is_first_process():
+        typer.echo(printable(line), err=True)
 
 
 def compare(

@@ -75,7 +75,10 @@ class Model:
     box_regression: bool = setting(True, "four offsets for every phrase and region")
     dropout: float = setting(0.2, "after the embeddings, the LSTM and the fusion", 0, 0.99)
     packed: bool = setting(True, "`false`: the LSTM runs over padding, as the authors' does")
-    init: str = setting("xavier", "`xavier`, or `default`, that of PyTorch")
+    init: str = setting(
+        "xavier",
+        "`xavier`; `paper`, the same with one bound for the transition's whole first layer; or `default`, PyTorch's",
+    )
     normalise: str = setting("none", "of the region features: `none` or `standardise`")
     bag_of_words: float = setting(
         0.0, "weight of further scores, those of the phrase's words without their order; 0: there are none", 0
@@ -265,8 +268,11 @@ PRESETS: dict[str, Values] = {
         "model.joint": 192,
     },
     "paper": {
+        "data.fit": "train",
+        "data.dev": "val",
         "text.encoder": "elmo",
         "model.activation": "none",
+        "model.init": "paper",
         "loss.divide": "captions",
         "loss.offsets": "sum",
     },

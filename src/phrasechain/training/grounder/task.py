@@ -67,12 +67,18 @@ SCHEDULES: dict[str, Callable[[float, float], float]] = {
 
 
 def train(
-    data: Path, features: Path, out: Path, config: Config, device: str = "auto", tensorboard: bool = False
+    data: Path,
+    features: Path,
+    out: Path,
+    config: Config,
+    device: str = "auto",
+    tensorboard: bool = False,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Path:
     """Train a model and return its run folder. A finished run is left as it is; an unfinished one is resumed.
 
     ``data`` is a dataset, ``features`` a store with the regions of its images. Started by ``torchrun`` or ``accelerate
-    launch``, all processes share each step.
+    launch``, all processes share each step. ``say`` is handed a line about what is learnt from.
     """
     loss = config.loss.settled()
     _check(config, loss)
@@ -91,6 +97,10 @@ def train(
         if tensorboard:
             require_tensorboard()
         built = _build(config, loss, fit, dev, store, processes)
+        say(
+            f"learns from {config.data.fit} ({len(fit):,} images), keeps the checkpoint that is best on "
+            f"{config.data.dev} ({len(dev):,} images)"
+        )
     with claimed(out, identity, processes, config):
         if built is not None and not is_finished(out):
             train_task(*built, out, processes, tensorboard)
