@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.common import ConfigFile, Device, Run, Settings
+from phrasechain.cli.common import ConfigFile, Device, Missing, Plugins, Run, Settings, load_plugins, say
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import json_bytes, require_writable, write_output
 from phrasechain.core.terminal import printable
@@ -27,6 +27,8 @@ def train(
     settings: Settings = None,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option(help="Write scalars for TensorBoard too.")] = False,
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Train a grounding model; docs/training.md lists what can be set.
 
@@ -36,20 +38,16 @@ def train(
     """
     from phrasechain.core.distributed import is_first_process
     from phrasechain.model.config import make_config
+    from phrasechain.training.grounder.result import describe_result, evaluate_command
     from phrasechain.training.grounder.task import train as run
 
+    load_plugins(plugins)
     values = make_config(preset, recipe, config, settings or ())
-    folder = run(data, features, out, values, device, tensorboard, say=_say)
+    folder = run(data, features, out, values, device, tensorboard, missing, say)
     if is_first_process():
         typer.echo(printable(str(folder)))
-
-
-def _say(line: str) -> None:
-    """Print a line about the work, apart from its result."""
-    from phrasechain.core.distributed import is_first_process
-
-    if is_first_process():
-        typer.echo(printable(line), err=True)
+        say(describe_result(folder, values.data.dev))
+        say(evaluate_command(folder, data, features, values.data, missing, plugins or ()))
 
 
 def compare(
@@ -61,12 +59,16 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each model of the first table.")] = 3,
     budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
-    split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="The part of the data to score; by default test, or the only one besides train.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="What the rows have in common: corrected, small, paper …")] = "corrected",
     recipe: TrainingRecipe = None,
     config: ConfigFile = None,
     settings: Settings = None,
     device: Device = "auto",
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Train and score the models of the paper's tables on this data, with tests, as Markdown, JSON and a picture.
 
@@ -74,11 +76,14 @@ def compare(
     are written anew after each run.
     """
     from phrasechain.core.distributed import is_first_process
+    from phrasechain.data.dataset import open_dataset
     from phrasechain.model.config import make_config
     from phrasechain.training.compare import Tables
     from phrasechain.training.compare import compare as run
     from phrasechain.training.compare_report import markdown, write_comparison
 
+    load_plugins(plugins)
+    split = split or open_dataset(data).split_to_score()
     given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
     values = make_config(preset, recipe, config, given)
     chosen = {"preset": preset, "recipe": recipe, "config": config}
@@ -89,7 +94,17 @@ def compare(
             write_comparison(tables, out)
 
     tables = run(
-        data, features, out, values, rows=rows, seeds=seeds, split=split, settings=shown, device=device, note=note
+        data,
+        features,
+        out,
+        values,
+        rows=rows,
+        seeds=seeds,
+        split=split,
+        settings=shown,
+        device=device,
+        note=note,
+        missing=missing,
     )
     note(tables)
     if is_first_process():
@@ -101,7 +116,10 @@ def evaluate(
         Path, typer.Argument(metavar="RUN|FILE.jsonl", help="A run or a checkpoint, or predictions, one phrase a line.")
     ],
     data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
-    split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(help="The part of the data to score, or 'all'; by default test, or the only one besides train."),
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
     ] = None,
@@ -130,6 +148,8 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
     html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Score a run or predictions: every protocol with denominators and intervals, caption 0 and all captions.
 
@@ -137,10 +157,13 @@ def evaluate(
     """
     from rich.console import Console
 
+    from phrasechain.data.dataset import open_to_score
     from phrasechain.evaluation.evaluate import Protocol, evaluate_file
     from phrasechain.evaluation.report import print_report, report_dict, report_html
 
+    load_plugins(plugins)
     require_writable(json_path, html_path)
+    split = split or open_to_score(data, reading).split_to_score()
     convention = convention or ("authors" if reading == "authors" else "half_open")
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed, reading=reading)
     if predictions.is_dir():
@@ -150,7 +173,7 @@ def evaluate(
         from phrasechain.evaluation.predict import predict_run
 
         predictions = predict_run(
-            predictions, data, features, split, regime, decode, box_regression, reading, device=device
+            predictions, data, features, split, regime, decode, box_regression, reading, device, missing
         )
         if not is_first_process():
             return
@@ -216,6 +239,8 @@ def export(
     finder: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another phrase finder than the embedded one.")
     ] = None,
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
 
@@ -226,6 +251,7 @@ def export(
     from phrasechain.grounding.export import export as write
     from phrasechain.grounding.export import print_export
 
-    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder)
+    load_plugins(plugins)
+    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder, missing=missing)
     print_export(found, Console())
     typer.echo(printable(str(out)))

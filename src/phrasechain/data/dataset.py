@@ -52,6 +52,12 @@ class Dataset:
             raise DataError(f"{self.path}: {unknown_name('split', split, [*self.splits, ALL])}")
         return self.splits[split]
 
+    def split_to_score(self) -> str:
+        """The split that is scored where none is named: ``test``, or the only one that nothing is learnt from."""
+        learnt = {"train", "fit", "dev"} if "fit" in self.splits else {"train"}
+        others = [split for split in self.splits if split not in learnt]
+        return others[0] if len(others) == 1 else "test"
+
     def problems_of(self, images: Iterable[str]) -> list[Problem]:
         """The problems of these images, and those that belong to no known image."""
         wanted = {None, *images}

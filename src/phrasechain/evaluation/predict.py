@@ -17,7 +17,7 @@ from phrasechain.core.progress import track
 from phrasechain.core.schema import Example, Phrase
 from phrasechain.data.dataset import open_to_score
 from phrasechain.data.regimes import chain_phrases
-from phrasechain.evaluation.coverage import require_regions
+from phrasechain.evaluation.coverage import with_regions
 from phrasechain.evaluation.metrics import RIGHT
 from phrasechain.evaluation.predictions import TOP_REGIONS, Prediction, write_predictions
 from phrasechain.model.batch import Batch, RegionSource, collate_annotated, make_groups, require_finite
@@ -139,18 +139,19 @@ def predict_run(
     box_regression: bool = True,
     reading: str = "corrected",
     device: str = "auto",
+    missing: str = "refuse",
 ) -> Path:
     """Write what a run's best checkpoint, or a checkpoint, predicts for a split; return the file.
 
     The file is ``predictions.jsonl`` in a folder of the run that is named after the split and the options. The decoder
-    is the one that the run scored itself with, unless ``decode`` says otherwise. The processes of ``torchrun`` share
-    the images, and the first of them writes; one alone needs no accelerate.
+    is the one that the run scored itself with, unless ``decode`` says otherwise. With ``missing="skip"`` images that
+    the store lacks have no predictions, and their phrases count as wrong. The processes of ``torchrun`` share the
+    images, and the first of them writes; one alone needs no accelerate.
     """
     checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     options = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression, reading)
-    examples = open_to_score(data, reading).examples(split)
-    require_regions(examples, store)
+    examples = with_regions(open_to_score(data, reading).examples(split), store, missing)
     processes = start_processes(device)
     mine = my_examples(checkpoint.model, examples, processes)
     decoded_batches = decode_examples(checkpoint.model.to(processes.device), mine, store, options, processes.device)

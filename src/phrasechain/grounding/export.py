@@ -14,6 +14,7 @@ from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import require_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
+from phrasechain.evaluation.coverage import with_regions
 from phrasechain.grounding.calibrate import Calibrated, calibrate, collect
 from phrasechain.grounding.pretrained import Pretrained, compact, require_these_regions, save_pretrained
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
@@ -35,6 +36,7 @@ def export(
     decode: str | None = None,
     regions: Path | None = None,
     finder: Path | None = None,
+    missing: str = "refuse",
 ) -> dict[str, Calibrated]:
     """Write the best model of a run as a grounder, in float16; the figures of each decoder.
 
@@ -47,7 +49,7 @@ def export(
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     extractor = RegionExtractor.from_pretrained(regions)
     require_these_regions(checkpoint.card, extractor, checkpoint.folder)
-    model, examples = checkpoint.model, open_dataset(data).examples(split)
+    model, examples = checkpoint.model, with_regions(open_dataset(data).examples(split), store, missing)
     model.load_state_dict(compact(model))  # what is calibrated is what is written
     real, absent = (collect(model, examples, store, absent=each) for each in (False, True))
     found = {method: calibrate(real[method], absent[method]) for method in DECODERS}

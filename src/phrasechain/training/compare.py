@@ -76,10 +76,18 @@ class ComparisonRunner:
     """Trains and evaluates what a table needs, each run, match, line and test once."""
 
     def __init__(
-        self, data: Path, features: Path, out: Path, base: Config, split: str, device: str, protocol: Protocol
+        self,
+        data: Path,
+        features: Path,
+        out: Path,
+        base: Config,
+        split: str,
+        device: str,
+        protocol: Protocol,
+        missing: str = "refuse",
     ) -> None:
         self.data, self.features, self.out, self.base = data, features, out, base
-        self.split, self.device, self.protocol = split, device, protocol
+        self.split, self.device, self.protocol, self.missing = split, device, protocol, missing
         examples = open_dataset(data).examples(split)
         self.gold = {regime: collect_gold(examples, regime) for regime in ("gold", "all")}
         if len(self.gold["gold"]) == 0:
@@ -95,7 +103,7 @@ class ComparisonRunner:
         config = with_texts(self.base, [*ROWS[row], f"train.seed={seed}"])
         folder = self._folder(row, seed)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return train(self.data, self.features, folder, config, self.device)
+        return train(self.data, self.features, folder, config, self.device, missing=self.missing)
 
     def _folder(self, row: str, seed: int) -> Path:
         return self.out / "runs" / f"{row.replace(', ', '_').replace(' ', '-')}_seed-{seed}"
@@ -105,7 +113,8 @@ class ComparisonRunner:
         run = self.run(row, seed)
         file = predictions_file(run, self.split, options)
         if not file.exists():
-            predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(options))
+            asked = asdict(options) | {"device": self.device, "missing": self.missing}
+            predict_run(run, self.data, self.features, self.split, **asked)
         return match_predictions(self.gold[options.regime], read_predictions(file), str(file))
 
     def _line(self, table_line: TableLine, seeds: int) -> Line:
@@ -157,6 +166,7 @@ def compare(
     device: str = "auto",
     protocol: Protocol | None = None,
     note: Callable[[Tables], object] = lambda tables: None,
+    missing: str = "refuse",
 ) -> Tables:
     """Train and evaluate the rows, and gather the tables. The models of the first table get all seeds.
 
@@ -165,7 +175,7 @@ def compare(
     what is there whenever another run is trained.
     """
     rows = _wanted_rows(base, rows)
-    runner = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol())
+    runner = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol(), missing)
     tables = Tables(str(data), split, str(features), tuple(settings), seeds, {}, ())
     counts: dict[str, int] = {}
     for row, seed in _in_order(runner, rows, seeds):

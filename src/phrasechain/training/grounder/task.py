@@ -26,6 +26,7 @@ from phrasechain.core.schema import Example
 from phrasechain.data.flickr30k import READINGS
 from phrasechain.evaluation.predict import count_right, my_examples
 from phrasechain.model.batch import BY, Batch, make_groups, require_finite
+from phrasechain.model.build import MAKERS
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, checkpoint_files
 from phrasechain.model.config import Config, Model
 from phrasechain.model.config import Loss as LossConfig
@@ -40,13 +41,15 @@ from phrasechain.model.losses import (
     loss_counts,
     training_loss,
 )
-from phrasechain.model.model import GroundingModel
+from phrasechain.model.model import INITS, GroundingModel
+from phrasechain.model.phrase_encoder import CONTEXTS
 from phrasechain.model.scores import Scores
 from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import Targets, make_targets
+from phrasechain.model.transitions import TRANSITIONS
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
-from phrasechain.training.grounder.data import annotation_digest, read_splits, region_digest
+from phrasechain.training.grounder.data import annotation_digest, read_splits, region_digest, with_stored_regions
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from phrasechain.training.log import require_tensorboard
 from phrasechain.training.loop import CLIPS, OPTIMIZERS
@@ -73,18 +76,22 @@ def train(
     config: Config,
     device: str = "auto",
     tensorboard: bool = False,
+    missing: str = "refuse",
     say: Callable[[str], object] = lambda line: None,
 ) -> Path:
     """Train a model and return its run folder. A finished run is left as it is; an unfinished one is resumed.
 
-    ``data`` is a dataset, ``features`` a store with the regions of its images. Started by ``torchrun`` or ``accelerate
-    launch``, all processes share each step. ``say`` is handed a line about what is learnt from.
+    ``data`` is a dataset, ``features`` a store with the regions of its images; ``missing="skip"`` leaves out images
+    that it lacks. Started by ``torchrun`` or ``accelerate launch``, all processes share each step. ``say`` is handed a
+    line about what is learnt from.
     """
     loss = config.loss.settled()
     _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
     fit, dev = read_splits(data, config.data)
+    fit, fit_line = with_stored_regions(fit, config.data.fit, store, missing)
+    dev, dev_line = with_stored_regions(dev, config.data.dev, store, missing)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(config),
@@ -97,6 +104,8 @@ def train(
         if tensorboard:
             require_tensorboard()
         built = _build(config, loss, fit, dev, store, processes)
+        for line in filter(None, (fit_line, dev_line)):
+            say(line)
         say(
             f"learns from {config.data.fit} ({len(fit):,} images), keeps the checkpoint that is best on "
             f"{config.data.dev} ({len(dev):,} images)"
@@ -263,6 +272,10 @@ def _check(config: Config, loss: LossConfig) -> None:
     options = config.train
     for kind, name, known in (
         ("kind of model", config.model.kind, BUILDERS),
+        ("text encoder", config.text.encoder, MAKERS),
+        ("transition", config.model.transition, TRANSITIONS),
+        ("context", config.model.context, CONTEXTS),
+        ("initialisation", config.model.init, INITS),
         ("reading of the data", config.data.reading, READINGS),
         ("targets", loss.targets, TARGETS),
         ("treatment of unlabelled phrases", loss.unlabelled, UNLABELLED),
