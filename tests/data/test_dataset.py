@@ -1,6 +1,7 @@
 """Splits, problems, the cached index and the counts of the real data."""
 
 import copy
+import json
 import os
 import pickle
 from dataclasses import replace
@@ -235,3 +236,25 @@ def test_the_real_data_has_its_counts_and_true_spans(shared_folder: Path) -> Non
         "fit": 4_993,
         "dev": 1_005,
     }
+
+
+@pytest.mark.parametrize(
+    ("splits", "scored"),
+    [
+        (("train", "val", "test"), "test"),
+        (("train", "val"), "val"),
+        (("val",), "val"),
+        (("train", "dev"), "dev"),  # their own, not ours out of train
+        (("train", "mine"), "mine"),
+        (("train",), "test"),  # which is then refused, with the splits that there are
+        (("train", "val", "mine"), "test"),
+    ],
+)
+def test_the_split_that_is_scored_where_none_is_named(tmp_path: Path, splits: tuple[str, ...], scored: str) -> None:
+    caption = {"text": "a dog", "phrases": [{"start": 0, "end": 5, "boxes": [[0, 0, 9, 9]]}]}
+    lines = [
+        {"image": f"{split}.jpg", "width": 9, "height": 9, "split": split, "captions": [caption]} for split in splits
+    ]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert open_dataset(file).split_to_score() == scored

@@ -25,7 +25,8 @@ def test_the_paper_to_the_letter() -> None:
     text = config.text
     assert (text.encoder, text.layers, text.stateful, text.lowercase) == ("elmo", "last", False, False)
     assert (config.model.lstm, config.model.rank, config.model.joint) == (512, 1024, 1024)
-    assert (config.model.activation, config.model.init, config.model.dropout) == ("none", "xavier", 0.2)
+    assert (config.model.activation, config.model.init, config.model.dropout) == ("none", "paper", 0.2)
+    assert (config.data.fit, config.data.dev) == ("train", "val")
     assert (config.loss.gamma, config.loss.targets) == (10.0, "soft")
     assert (config.loss.divide, config.loss.offsets) == ("captions", "sum")
     train = config.train

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from authors_checkpoint import HIDDEN, H, J, R, SlowAuthors, make_state, optimised, write
 from phrasechain.cli import app
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
@@ -20,106 +21,6 @@ from phrasechain.store.shard import StoreInfo
 from phrasechain.store.writer import StoreWriter
 from phrasechain.text.elmo import ElmoEncoder
 from tiny_batches import tiny_batch
-
-ELMO, H, R, J, V, HIDDEN = 6, 4, 5, 7, 4 + 5, 3  # token vectors, LSTM states, rank, joint, region vectors, transition
-SPREAD = 0.8
-UNDER = "encoder.input_embedder.elmo.elmo."
-
-
-def elmo_state() -> dict[str, Tensor]:
-    """A small ELMo under the names that it has in their files."""
-    shapes = {"_token_embedder._char_embedding_weights": (262, 2)}
-    for place, (width, count) in enumerate([(1, 2), (3, 4)]):
-        shapes |= {f"_token_embedder.char_conv_{place}.weight": (count, 2, width)}
-        shapes |= {f"_token_embedder.char_conv_{place}.bias": (count,)}
-    shapes |= {"_token_embedder._highways._layers.0.weight": (12, 6), "_token_embedder._highways._layers.0.bias": (12,)}
-    shapes |= {"_token_embedder._projection.weight": (3, 6), "_token_embedder._projection.bias": (3,)}
-    for direction in ("forward", "backward"):
-        for place in range(2):
-            layer = f"_elmo_lstm.{direction}_layer_{place}"
-            shapes |= {f"{layer}.input_linearity.weight": (20, 3), f"{layer}.state_linearity.weight": (20, 3)}
-            shapes |= {f"{layer}.state_linearity.bias": (20,), f"{layer}.state_projection.weight": (3, 5)}
-    state = {f"_elmo_lstm.{name}": torch.randn(*shape) for name, shape in shapes.items()}
-    state |= {f"scalar_mix_0.scalar_parameters.{place}": torch.zeros(1) for place in range(3)}
-    return state | {"scalar_mix_0.gamma": torch.ones(1)}
-
-
-def make_state(parts: int, chain: bool = True, regression: bool = True) -> dict[str, Tensor]:
-    torch.manual_seed(parts)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for end in ("", "_reverse"):
-        shapes |= {f"encoder.lstm.weight_ih_l0{end}": (4 * H, ELMO), f"encoder.lstm.weight_hh_l0{end}": (4 * H, H)}
-        shapes |= {f"encoder.lstm.bias_ih_l0{end}": (4 * H,), f"encoder.lstm.bias_hh_l0{end}": (4 * H,)}
-    shapes |= {
-        "fusion.u.weight": (R, 2 * H),
-        "fusion.v.weight": (R, V),
-        "fusion.p.weight": (J, R),
-        "fusion.p.bias": (J,),
-    }
-    shapes |= {"aff_head.linear.weight": (1, J), "aff_head.linear.bias": (1,)}
-    if regression:
-        shapes |= {"reg_head.linear.weight": (4, J), "reg_head.linear.bias": (4,)}
-    if chain:
-        shapes |= {"tran0.weight": (HIDDEN, V), "tran0.bias": (HIDDEN,), "tran1.weight": (HIDDEN, V)}
-        shapes |= {"tran1.bias": (HIDDEN,), "tran.weight": (1, HIDDEN), "tran.bias": (1,)}
-        if parts:
-            shapes |= {"tranc.weight": (HIDDEN, parts * 2 * H), "tranc.bias": (HIDDEN,)}
-    state = {name: SPREAD * torch.randn(*shape) for name, shape in shapes.items()}
-    return state | {UNDER + name: tensor for name, tensor in elmo_state().items()}
-
-
-def write(folder: Path, state: Any, **others: Any) -> Path:
-    torch.save({"model_state_dict": state, **others}, folder / "model.pt")
-    return folder / "model.pt"
-
-
-def slow_lstm(state: dict[str, Tensor], tokens: Tensor, end: str) -> list[Tensor]:
-    """States at each token, (L, E) to L of (H,), reading all of the padding."""
-    h, c, found = torch.zeros(H), torch.zeros(H), []
-    for x in tokens:
-        gates = sum(
-            state[f"encoder.lstm.weight_{kind}_l0{end}"] @ value + state[f"encoder.lstm.bias_{kind}_l0{end}"]
-            for kind, value in (("ih", x), ("hh", h))
-        )
-        assert isinstance(gates, Tensor)
-        enter, forget, new, leave = gates.chunk(4)
-        c = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
-        h = leave.sigmoid() * c.tanh()
-        found.append(h)
-    return found
-
-
-class SlowAuthors:
-    """What their code computes for one caption, from paper-notes: given the token vectors of its padded batch."""
-
-    def __init__(self, state: dict[str, Tensor], tokens: Tensor, spans: list[tuple[int, int]], regions: Tensor) -> None:
-        self.state, self.spans, self.regions = state, spans, regions
-        self.ahead = slow_lstm(state, tokens, "")
-        self.back = slow_lstm(state, tokens.flip(0), "_reverse")[::-1]
-
-    def phrase(self, t: int) -> Tensor:
-        first, end = self.spans[t]
-        return torch.cat([self.ahead[end - 1], self.back[first]])
-
-    def pair(self, t: int, k: int) -> Tensor:
-        """The emission and the offsets."""
-        s = self.state
-        fused = (s["fusion.u.weight"] @ self.phrase(t)) * (s["fusion.v.weight"] @ self.regions[k])
-        fused = (s["fusion.p.weight"] @ fused + s["fusion.p.bias"]).clamp(min=0)
-        heads = [name for name in ("aff_head", "reg_head") if f"{name}.linear.weight" in s]
-        return torch.cat([s[f"{name}.linear.weight"] @ fused + s[f"{name}.linear.bias"] for name in heads])
-
-    def transition(self, t: int, k: int, other: int, parts: int) -> float:
-        """From phrase t at region k to phrase t + 1 at the other."""
-        s = self.state
-        hidden = s["tran0.weight"] @ self.regions[k] + s["tran0.bias"]
-        hidden = hidden + s["tran1.weight"] @ self.regions[other] + s["tran1.bias"]
-        if parts:
-            middle = torch.cat([self.ahead[self.spans[t + 1][0] - 1], self.back[self.spans[t][1]]])
-            whole = torch.cat([self.ahead[-1], self.back[0]])
-            context = torch.cat([middle, self.phrase(t), self.phrase(t + 1), whole][:parts])
-            hidden = hidden + s["tranc.weight"] @ context + s["tranc.bias"]
-        return float(s["tran.weight"] @ hidden.clamp(min=0) + s["tran.bias"])
 
 
 def regions_of(batch: Batch, caption: int) -> Tensor:
@@ -163,6 +64,44 @@ def test_models_without_a_chain_or_without_regression(tmp_path: Path) -> None:
     assert read_authors(write(tmp_path, make_state(1, regression=False)))(batch).offsets is None
 
 
+@pytest.mark.parametrize("with_mixes", [True, False])
+@pytest.mark.parametrize("chain", [True, False])
+@pytest.mark.parametrize("gamma", [10.0, 0.0])
+def test_the_optimizer_tells_what_was_trained(tmp_path: Path, chain: bool, gamma: float, with_mixes: bool) -> None:
+    """Their model has all weights whatever it is trained for: those of HL, SL and gamma 0 are not used."""
+    state, batch = make_state(1), tiny_batch(1, dimension=4)
+    path = write(tmp_path, state, optimizer_state_dict=optimised(state, chain, gamma, with_mixes))
+    scores = read_authors(path)(batch)
+    assert (scores.transitions is not None, scores.offsets is not None) == (chain, gamma > 0)
+    scores = read_authors(path, chain=not chain, box_regression=not gamma)(batch)
+    assert (scores.transitions is not None, scores.offsets is not None) == (not chain, not gamma)
+
+
+def test_a_file_that_does_not_tell_is_taken_to_have_both_and_says_so(tmp_path: Path) -> None:
+    state, batch, store = make_state(1), tiny_batch(1, dimension=4), empty_store(tmp_path / "store", 4)
+    never = torch.optim.Adam([torch.nn.Parameter(tensor) for tensor in state.values()]).state_dict()
+    for optimizer in (None, never, {"state": 3}, {"param_groups": [{"params": [0]}], "state": {}}):
+        scores = read_authors(write(tmp_path, state, optimizer_state_dict=optimizer))(batch)
+        assert scores.transitions is not None
+        assert scores.offsets is not None
+    arguments = ["import-authors", str(tmp_path / "model.pt"), "--features", str(store), "--out"]
+    told = CliRunner().invoke(app, [*arguments, str(tmp_path / "both")])
+    assert "does not tell what was trained; taken to be with a chain and with box regression" in told.stderr
+    told = CliRunner().invoke(app, [*arguments, str(tmp_path / "none"), "--no-chain", "--no-box-regression"])
+    assert told.output == f"{tmp_path / 'none'}\n"
+    assert not load_checkpoint(tmp_path / "none").card.model.chain
+    assert not load_checkpoint(tmp_path / "none").card.model.box_regression
+    with pytest.raises(DataError, match=r"model\.pt: it has no weights of a chain"):
+        read_authors(write(tmp_path, make_state(0, chain=False)), chain=True)
+
+
+def empty_store(path: Path, dimension: int) -> Path:
+    with StoreWriter(path, StoreInfo(dimension, "float16", "bottom-up-attention")) as writer:
+        writer.add(Regions("x", 9, 9, np.array([[0, 0, 5, 5]], np.float32), np.zeros((1, dimension), np.float16)))
+        writer.finish()
+    return path
+
+
 def test_elmo_is_the_official_one_unless_options_say_otherwise(tmp_path: Path) -> None:
     encoder = read_authors(write(tmp_path, make_state(1))).text.encoder
     assert encoder.settings == {
@@ -174,12 +113,9 @@ def test_elmo_is_the_official_one_unless_options_say_otherwise(tmp_path: Path) -
 
 def test_an_imported_checkpoint_is_one_of_ours(tmp_path: Path) -> None:
     path, batch = write(tmp_path, make_state(1)), tiny_batch(1, dimension=4)
-    store = tmp_path / "store"
-    with StoreWriter(store, StoreInfo(4, "float16", "bottom-up-attention")) as writer:
-        writer.add(Regions("x", 9, 9, np.array([[0, 0, 5, 5]], np.float32), np.zeros((1, 4), np.float16)))
-        writer.finish()
+    store = empty_store(tmp_path / "store", 4)
     arguments = [str(path), "--features", str(store), "--out", str(tmp_path / "ours")]
-    assert CliRunner().invoke(app, ["import-authors", *arguments]).output == f"{tmp_path / 'ours'}\n"
+    assert CliRunner().invoke(app, ["import-authors", *arguments]).stdout == f"{tmp_path / 'ours'}\n"
     checkpoint = load_checkpoint(tmp_path / "ours")
     assert checkpoint.card.regions.extractor == "bottom-up-attention"
     with torch.no_grad():
@@ -187,9 +123,7 @@ def test_an_imported_checkpoint_is_one_of_ours(tmp_path: Path) -> None:
     assert torch.equal(first.emissions, second.emissions)
     with pytest.raises(DataError, match="is there already"):
         import_authors(path, tmp_path / "ours", store)
-    with StoreWriter(tmp_path / "other", StoreInfo(3)) as writer:
-        writer.add(Regions("x", 9, 9, np.array([[0, 0, 5, 5]], np.float32), np.zeros((1, 3), np.float16)))
-        writer.finish()
+    empty_store(tmp_path / "other", 3)
     with pytest.raises(DataError, match=r"other: has 3 features a region, .*model\.pt was trained with 4"):
         import_authors(path, tmp_path / "theirs", tmp_path / "other")
     assert not (tmp_path / "theirs").exists()

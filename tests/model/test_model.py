@@ -13,6 +13,7 @@ from phrasechain.model.decode import decode
 from phrasechain.model.losses import training_loss
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.targets import Targets
+from phrasechain.model.transitions import PaperTransition
 from phrasechain.text.words import WordEncoder
 from tiny_batches import NOUNS, terms_of, tiny_batch, tiny_example
 
@@ -143,6 +144,23 @@ def test_xavier_is_within_its_bounds_and_default_is_torchs() -> None:
     default = make_model(init="default")
     assert default.pairs.p.bias.abs().max() > 0
     assert default.pairs.p.weight.abs().max() <= 6**-0.5  # uniform within 1 / √inputs
+
+
+@pytest.mark.parametrize("context", ["none", "M", "M+LR"])
+@pytest.mark.parametrize("transition", ["paper", "geometric"])
+def test_the_paper_has_one_bound_for_the_first_layer_of_transitions(transition: str, context: str) -> None:
+    """Xavier of a layer on [r ; r' ; ctx] is by all its inputs, and not by those of each part."""
+    model = make_model(lstm=20, transition=transition, transition_hidden=50, context=context, init="paper", ensemble=2)
+    parts = {"none": 0, "M": 1, "M+LR": 3}[context]
+    bound = (6 / (2 * 9 + parts * 40 + 50)) ** 0.5
+    found = [part for part in model.modules() if isinstance(part, PaperTransition)]
+    assert len(found) == 2
+    for one in found:
+        layers = [one.a, one.b, *([] if one.c is None else [one.c])]
+        assert len(layers) == (3 if parts else 2)
+        for layer in layers:
+            assert 0.95 * bound < layer.weight.abs().max() <= bound
+        assert (one.a.bias == 0).all()
 
 
 @pytest.mark.parametrize("transition", ["paper", "geometric"])

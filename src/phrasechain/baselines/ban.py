@@ -62,7 +62,7 @@ class BAN(Baseline):
 
     def phrase_states(self, batch: Batch) -> Tensor:
         """The state of the GRU at each phrase's last word: (P, H)."""
-        tokens = self.encoder(batch.tokens)  # (B, L, e)
+        tokens = batch.token_vectors(self.encoder)  # (B, L, e)
         counts = torch.tensor([len(caption) for caption in batch.tokens])
         packed = pack_padded_sequence(tokens, counts, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)  # (B, L, H)

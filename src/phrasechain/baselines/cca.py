@@ -100,7 +100,7 @@ class PhraseRegionCCA(Baseline):
 
     def phrase_vectors(self, batch: Batch) -> Tensor:
         """(P, e)."""
-        return phrase_means(self.encoder(batch.tokens), batch)
+        return phrase_means(batch.token_vectors(self.encoder), batch)
 
     def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:
         known = targets.has_box.sum()

@@ -58,7 +58,7 @@ class DDPN(Baseline):
 
     def phrase_vectors(self, batch: Batch) -> Tensor:
         """The normalised last state of each phrase: (P, H)."""
-        words, counts = phrase_words(self.encoder(batch.tokens), batch, MOST_WORDS)
+        words, counts = phrase_words(batch.token_vectors(self.encoder), batch, MOST_WORDS)
         return normalize(self.dropout(last_states(self.lstm, words, counts)), dim=-1)
 
     def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:

@@ -47,7 +47,7 @@ def matched_pairs(batches: Iterable[Annotated], encoder: TextEncoder) -> Matched
                 kept.append(row)
                 categories.append(next(iter(annotated[row].categories), ""))
         rows = torch.tensor(kept, dtype=torch.int64)
-        phrases.append(phrase_means(encoder(batch.tokens), batch)[rows])
+        phrases.append(phrase_means(batch.token_vectors(encoder), batch)[rows])
         regions.append(batch.features[batch.phrase_image, hard_targets(targets.iou)][rows])
     if len(categories) < 2:
         raise DataError("fewer than two phrases have a region with IoU ≥ 0.5: there is nothing to learn from")

@@ -80,7 +80,7 @@ class QRCNet(Baseline):
 
     def phrase_vectors(self, batch: Batch) -> Tensor:
         """(P, 2 H)."""
-        words, counts = phrase_words(self.encoder(batch.tokens), batch)
+        words, counts = phrase_words(batch.token_vectors(self.encoder), batch)
         return _normalised(self.text_norm, last_states(self.lstm, words, counts))
 
     def region_rows(self, batch: Batch) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -72,9 +72,10 @@ def make_system(encoder: TextEncoder, regions: int, sizes: Model) -> Baseline:
     return system
 
 
-def _build(info: ModelInfo, encoder: TextEncoder) -> Baseline:
+def build_of_kind(info: ModelInfo, encoder: TextEncoder) -> Baseline:
+    """The system of a checkpoint's kind."""
     return make_system(encoder, info.regions.dimension, info.model)
 
 
 #: What a checkpoint of each kind is built by.
-BUILDERS: Mapping[str, Builder] = {**OWN, **dict.fromkeys(SYSTEMS, _build)}
+BUILDERS: dict[str, Builder] = {**OWN, **dict.fromkeys(SYSTEMS, build_of_kind)}

@@ -93,7 +93,7 @@ class StructuredMatching(Baseline):
 
     def phrase_vectors(self, batch: Batch) -> Tensor:
         """(P, e)."""
-        return phrase_means(self.encoder(batch.tokens), batch)
+        return phrase_means(batch.token_vectors(self.encoder), batch)
 
     def loss_counts(self, batch: Batch, targets: Targets) -> Tensor:
         has_gold = gold_regions(batch, targets) >= 0

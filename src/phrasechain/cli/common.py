@@ -22,6 +22,11 @@ FitOn = Annotated[
         help="Learn from this split instead of five sixths of train; train: all of it, to the last step.",
     ),
 ]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="MODULE", help="A module with parts of one's own, see docs/extending.md."),
+]
+Missing = Annotated[str, typer.Option(help="Images that the store lacks: refuse, or skip to do without them.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
@@ -32,6 +37,23 @@ def as_settings(**values: object) -> list[str]:
     ['train.epochs=3']
     """
     return [f"{name.replace('__', '.')}={value}" for name, value in values.items() if value is not None]
+
+
+def load_plugins(names: list[str] | None) -> None:
+    """Import the modules that the user names."""
+    if names:
+        from phrasechain.baselines.plugins import load_plugin
+
+        for name in names:
+            load_plugin(name)
+
+
+def say(line: str) -> None:
+    """Print a line about the work on stderr, apart from its result; of many processes, the first does."""
+    from phrasechain.core.distributed import is_first_process
+
+    if is_first_process():
+        typer.echo(printable(line), err=True)
 
 
 def print_counts(unit: str, out: Path, counts: dict[str, int], skipped: list[str]) -> None:

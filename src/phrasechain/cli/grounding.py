@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phrasechain.cli.common import print_counts, say_skipped
+from phrasechain.cli.common import Plugins, load_plugins, print_counts, say_skipped
 from phrasechain.core.files import write_output
 from phrasechain.core.terminal import printable
 
@@ -60,6 +60,7 @@ def ground(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N captions.")] = None,
     shard: Annotated[str | None, typer.Option(metavar="i/n", help="Only the images of part i of n.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    plugins: Plugins = None,
 ) -> None:
     """Find what the phrases of a caption name in a photo: a picture with a box for each, and a table or JSON.
 
@@ -72,6 +73,7 @@ def ground(
         from phrasechain.data.photos import parse_shard
         from phrasechain.grounding.requests import STDOUT, GroundOptions, output_path, read_request
 
+    load_plugins(plugins)
     options = GroundOptions(decode, alternatives, compare, min_probability)
     part = None if shard is None else parse_shard(shard)
     request = read_request(arguments or (), captions, phrases or (), out).first(limit, part)

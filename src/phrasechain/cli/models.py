@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.common import ConfigFile, Device, FitOn, Run, Settings, as_settings
+from phrasechain.cli.common import (
+    ConfigFile,
+    Device,
+    FitOn,
+    Missing,
+    Plugins,
+    Run,
+    Settings,
+    as_settings,
+    load_plugins,
+    say,
+)
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import json_bytes, require_writable, write_output
 from phrasechain.core.terminal import printable
@@ -34,17 +45,22 @@ def train(
     settings: Settings = None,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option(help="Write scalars for TensorBoard too.")] = False,
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Train a grounding model; docs/training.md lists what can be set.
 
-    Learns from five sixths of the train split and keeps the model that is best on the rest. Run it again to resume
-    after an interruption. With many processes: torchrun --nproc-per-node N -m phrasechain train …
+    Learns from five sixths of the train split and keeps the model that is best on the rest (--preset paper: from all of
+    it, and by val). Run it again to resume after an interruption. With many processes: torchrun --nproc-per-node N -m
+    phrasechain train …
     """
     from phrasechain.core.distributed import is_first_process
     from phrasechain.model.config import DEFAULT_PRESET, make_config
+    from phrasechain.training.grounder.result import describe_result, evaluate_command
     from phrasechain.training.grounder.start import start_config, start_folder
     from phrasechain.training.grounder.task import train as run
 
+    load_plugins(plugins)
     texts = [*as_settings(data__fit=fit_on, train__keep=fit_on and "last"), *(settings or ())]
     folder = None if start is None else start_folder(start)
     if folder is None:
@@ -53,9 +69,11 @@ def train(
         raise DataError("--start keeps the model and the recipe of the grounder: leave --preset and --recipe out")
     else:
         values = start_config(folder, config, texts)
-    run(data, features, out, values, device, tensorboard, folder)
+    run(data, features, out, values, device, tensorboard, missing, say, folder)
     if is_first_process():
         typer.echo(printable(str(out)))
+        say(describe_result(out, values.data.dev))
+        say(evaluate_command(out, data, features, values.data, missing, plugins or ()))
 
 
 def compare(
@@ -69,7 +87,9 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each model of the first table.")] = 3,
     other_seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of each other row.")] = 2,
     budget: Annotated[float | None, typer.Option(min=0.0, help="Passes over the data for every run.")] = None,
-    split: Annotated[str, typer.Option(help="The part of the data to score.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="The part of the data to score; by default test, or the only one besides train.")
+    ] = None,
     shard: Annotated[
         str | None, typer.Option(metavar="i/n", help="Only part i of n of the runs; without it, then, the tables.")
     ] = None,
@@ -78,6 +98,8 @@ def compare(
     config: ConfigFile = None,
     settings: Settings = None,
     device: Device = "auto",
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Train and score the models of the paper on this data: its tables, figures and tests, in one folder.
 
@@ -85,6 +107,7 @@ def compare(
     compare.md, compare.json, compare.html and the pictures are written anew after each run.
     """
     from phrasechain.core.distributed import is_first_process
+    from phrasechain.data.dataset import open_dataset
     from phrasechain.data.photos import parse_shard
     from phrasechain.model.config import make_config
     from phrasechain.training.compare.figures import FigureMaker
@@ -93,6 +116,8 @@ def compare(
     from phrasechain.training.compare.runner import compare as run
     from phrasechain.training.compare.tables import Tables
 
+    load_plugins(plugins)
+    split = split or open_dataset(data).split_to_score()
     given = [*(settings or ()), *([] if budget is None else [f"train.epochs={budget}", "train.steps=0"])]
     values = make_config(preset, recipe, config, given)
     chosen = {"preset": preset, "recipe": recipe, "config": config}
@@ -121,6 +146,7 @@ def compare(
         part=None if shard is None else parse_shard(shard),
         note=note,
         say=say,
+        missing=missing,
     )
     if tables is not None and is_first_process():
         typer.echo(markdown(tables))
@@ -132,7 +158,10 @@ def evaluate(
         Path, typer.Argument(metavar="RUN|FILE.jsonl", help="A run or a checkpoint, or predictions, one phrase a line.")
     ],
     data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
-    split: Annotated[str, typer.Option(help="The part of the data to score; 'all' for everything.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(help="The part of the data to score, or 'all'; by default test, or the only one besides train."),
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Other predictions: a paired test says who is better.")
     ] = None,
@@ -149,14 +178,20 @@ def evaluate(
     ] = None,
     box_regression: Annotated[bool, typer.Option(help="Whether a run's offsets move the boxes.")] = True,
     device: Annotated[str, typer.Option(help="Where a run is run: auto, cpu or cuda.")] = "auto",
+    reading: Annotated[
+        str, typer.Option(help="How the mark-up is read: corrected, or authors, as the code of the paper does.")
+    ] = "corrected",
     convention: Annotated[
-        str, typer.Option(help="The pixels of the file's boxes: half_open, plus_one or raw.")
-    ] = "half_open",
+        str | None,
+        typer.Option(help="The pixels of boxes: half_open, plus_one, raw or authors; by default as --reading has it."),
+    ] = None,
     thresholds: Annotated[str, typer.Option(help="IoU thresholds, with commas; 0.5 is always there.")] = "0.5",
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
     html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Score a run or predictions: every protocol with denominators and intervals, caption 0 and all captions.
 
@@ -164,18 +199,24 @@ def evaluate(
     """
     from rich.console import Console
 
+    from phrasechain.data.dataset import open_to_score
     from phrasechain.evaluation.evaluate import Protocol, evaluate_file
     from phrasechain.evaluation.report import print_report, report_dict, report_html
 
+    load_plugins(plugins)
     require_writable(json_path, html_path)
-    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed)
+    split = split or open_to_score(data, reading).split_to_score()
+    convention = convention or ("authors" if reading == "authors" else "half_open")
+    protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed, reading=reading)
     if predictions.is_dir():
         if features is None:
             raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
         from phrasechain.core.distributed import is_first_process
         from phrasechain.evaluation.predict import predict_run
 
-        predictions = predict_run(predictions, data, features, split, regime, decode, box_regression, device=device)
+        predictions = predict_run(
+            predictions, data, features, split, regime, decode, box_regression, reading, device, missing
+        )
         if not is_first_process():
             return
         json_path = json_path or predictions.with_name("report.json")
@@ -202,11 +243,26 @@ def import_authors(
     options: Annotated[
         Path | None, typer.Option(metavar="JSON", help="The options.json of its ELMo, if not the official one.")
     ] = None,
+    chain: Annotated[
+        bool | None, typer.Option(help="Whether it was trained with a chain (not HL and SL); by default as it says.")
+    ] = None,
+    box_regression: Annotated[
+        bool | None, typer.Option(help="Whether it was trained to move boxes; by default as it says.")
+    ] = None,
 ) -> None:
-    """Write a checkpoint of the authors' code as one of ours, which computes the same."""
+    """Write a checkpoint of the authors' code as one of ours, which computes the same.
+
+    Every checkpoint has the weights of a chain and of box regression. The moments of its optimizer tell which of them
+    were trained; without these, it is taken to have both unless --no-chain or --no-box-regression says otherwise.
+    """
     from phrasechain.model.import_authors import import_authors as run
 
-    run(file, out, features, options)
+    heads = run(file, out, features, options, chain=chain, box_regression=box_regression)
+    if not heads.is_known:
+        chain_word, regression_word = ("with" if each else "without" for each in (heads.chain, heads.box_regression))
+        taken = f"taken to be {chain_word} a chain and {regression_word} box regression"
+        options_there = "--no-chain and --no-box-regression say otherwise"
+        typer.echo(f"{printable(str(file))}: does not tell what was trained; {taken}; {options_there}", err=True)
     typer.echo(printable(str(out)))
 
 
@@ -231,6 +287,8 @@ def export(
             metavar="FOLDER", help="Take over this grounder's calibration: for a run that learnt from dev too."
         ),
     ] = None,
+    missing: Missing = "refuse",
+    plugins: Plugins = None,
 ) -> None:
     """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
 
@@ -241,8 +299,18 @@ def export(
     from phrasechain.grounding.export import export as write
     from phrasechain.grounding.export import print_export
 
+    load_plugins(plugins)
     found = write(
-        run, data, features, out, split=split, decode=decode, regions=regions, finder=finder, calibration=calibration
+        run,
+        data,
+        features,
+        out,
+        split=split,
+        decode=decode,
+        regions=regions,
+        finder=finder,
+        calibration=calibration,
+        missing=missing,
     )
     print_export(found, Console(), split)
     typer.echo(printable(str(out)))

@@ -14,6 +14,7 @@ from phrasechain.core.errors import require_name
 #: Offsets added to x0, y0, x1, y1 of a gold and of a predicted box before they are compared as half-open boxes.
 #: Gold boxes are stored half-open: the annotation (xmin, ymin, xmax, ymax) as (xmin-1, ymin-1, xmax, ymax).
 _SHIFTS = {
+    "authors": ((1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0)),
     "half_open": ((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0)),
     "plus_one": ((1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0)),
     "raw": ((1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0)),
@@ -145,6 +146,7 @@ def predicted_in_convention_xyxy(boxes: Tensor, convention: str) -> Tensor:
     - ``plus_one``: gold as annotated, p as it is; w = x1 - x0 + 1 for both. p counts as the annotation does. Equal to
       ``half_open`` for p moved to (x0-1, y0-1, x1, y1).
     - ``raw``: gold as annotated, p as it is; w = x1 - x0 for both: every gold box is a pixel short.
+    - ``authors``: gold (xmin, ymin, xmax+1, ymax+1), p as it is; w = x1 - x0 for both, as the code of the paper does.
     """
     return boxes + boxes.new_tensor(_shifts(convention)[1])
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, require_name, unknown_name
 from phrasechain.core.files import read_bounded
 from phrasechain.core.progress import track
 from phrasechain.core.schema import ALL, Example
 from phrasechain.data.flickr30k import (
     CORRECTED,
+    READINGS,
     Compatibility,
     DatasetFiles,
     Problem,
@@ -50,6 +51,12 @@ class Dataset:
         if split not in self.splits:
             raise DataError(f"{self.path}: {unknown_name('split', split, [*self.splits, ALL])}")
         return self.splits[split]
+
+    def split_to_score(self) -> str:
+        """The split that is scored where none is named: ``test``, or the only one that nothing is learnt from."""
+        learnt = {"train", "fit", "dev"} if "fit" in self.splits else {"train"}
+        others = [split for split in self.splits if split not in learnt]
+        return others[0] if len(others) == 1 else "test"
 
     def problems_of(self, images: Iterable[str]) -> list[Problem]:
         """The problems of these images, and those that belong to no known image."""
@@ -98,6 +105,12 @@ def open_dataset(
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     raise DataError(f"{path}: not a dataset; give a folder with Sentences/ and Annotations/, or a .jsonl file")
+
+
+def open_to_score(data: Path | str, reading: str = "corrected") -> Dataset:
+    """Open a dataset whose boxes are the annotated ones in every reading: pixels are the evaluator's to choose."""
+    require_name("reading of the data", reading, READINGS)
+    return open_dataset(data, compatibility=replace(READINGS[reading], plus_one=False))
 
 
 def is_dev(image: str) -> bool:

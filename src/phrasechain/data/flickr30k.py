@@ -37,6 +37,8 @@ class Compatibility:
 
 CORRECTED = Compatibility()
 AUTHORS = Compatibility(first_name=True, first_match=True, plus_one=True)
+#: The readings of the data by name.
+READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 
 
 @dataclass(frozen=True)

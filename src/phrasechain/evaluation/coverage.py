@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.boxes import max_by_group, pairwise_iou_xyxy
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Example, Regions
 from phrasechain.evaluation.gold import Gold
 from phrasechain.evaluation.metrics import NEVER, RIGHT
 from phrasechain.store.reader import FeatureStore
 
+MISSING = ("refuse", "skip")  # what becomes of images that a store lacks
 #: The upper bounds that are reported: how many of an image's regions are taken.
 UPPER_BOUNDS_AT = {"10": 10, "36": 36, "50": 50, "100": 100, "all": NEVER}
 
@@ -69,11 +70,23 @@ def unfit_regions(examples: Iterable[Example], store: FeatureStore) -> Iterator[
             )
 
 
+def with_regions(examples: Sequence[Example], store: FeatureStore, missing: str = "refuse") -> Sequence[Example]:
+    """The images whose regions a store has: all of them, or with ``missing="skip"`` those that are there.
+
+    Regions of an image of another size are refused in any case.
+    """
+    require_name("treatment of missing images", missing, MISSING)
+    found = examples if missing == "refuse" else [example for example in examples if example.image in store]
+    require_regions(found, store)
+    return found
+
+
 def require_regions(examples: Iterable[Example], store: FeatureStore) -> None:
     """Refuse a store without the regions of these very images."""
     if unfit := list(unfit_regions(examples, store)):
         more = f" (and {len(unfit) - 1:,} more images)" if len(unfit) > 1 else ""
-        raise DataError(f"{unfit[0]}{more}; extract the regions of these very images")
+        skip = ", or leave images out with --missing skip" if "not in the store" in unfit[0] else ""
+        raise DataError(f"{unfit[0]}{more}; extract the regions of these very images{skip}")
 
 
 def _ranked_boxes(regions: Regions) -> Tensor:

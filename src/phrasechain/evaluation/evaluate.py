@@ -12,7 +12,7 @@ from torch import Tensor
 
 from phrasechain.core.boxes import gold_in_convention_xyxy, iou_xyxy, predicted_in_convention_xyxy
 from phrasechain.core.errors import DataError
-from phrasechain.data.dataset import open_dataset, unexpected_count
+from phrasechain.data.dataset import open_to_score, unexpected_count
 from phrasechain.evaluation.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
 from phrasechain.evaluation.gold import UNSCORED, Gold, Matched, collect_gold, describe, match_predictions
 from phrasechain.evaluation.metrics import (
@@ -47,6 +47,7 @@ class Protocol:
     resamples: int = 1000
     seed: int = 0
     level: float = 0.95
+    reading: str = "corrected"  # of the mark-up, see ``open_to_score``
 
     def __post_init__(self) -> None:
         if not all(0 < threshold <= 1 for threshold in self.thresholds):
@@ -130,12 +131,13 @@ def evaluate_file(
 ) -> Report:
     """Score a predictions file on a split of a dataset, test it against another file, and bound it by a store."""
     store = None if features is None else FeatureStore.open(features)
-    dataset = open_dataset(data)
+    dataset = open_to_score(data, protocol.reading)
     examples = dataset.examples(split)
     gold = collect_gold(examples, protocol.regime)
     if len(gold) == 0:
         raise DataError(f"{data}: the split {split!r} has no phrase with a box: nothing to score")
-    warnings = [f"{data}: {warning}"] if (warning := unexpected_count(dataset, split, len(gold))) else []
+    unexpected = unexpected_count(dataset, split, len(gold)) if protocol.reading == "corrected" else None
+    warnings = [f"{data}: {unexpected}"] if unexpected else []
     matched = []
     for file in [predictions] if against is None else [predictions, against]:
         matched.append(match_predictions(gold, read_predictions(file), str(file)))

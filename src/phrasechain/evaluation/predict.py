@@ -15,8 +15,9 @@ from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Example, Phrase
-from phrasechain.data.dataset import open_dataset
-from phrasechain.evaluation.coverage import require_regions
+from phrasechain.data.dataset import open_to_score
+from phrasechain.data.regimes import chain_phrases
+from phrasechain.evaluation.coverage import with_regions
 from phrasechain.evaluation.metrics import RIGHT
 from phrasechain.evaluation.predictions import TOP_REGIONS, Prediction, write_predictions
 from phrasechain.model.batch import Batch, RegionSource, collate_annotated, make_groups, require_finite
@@ -31,11 +32,12 @@ IMAGES_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class InferenceOptions:
-    """Which phrases a chain holds, the decoder, and whether offsets refine the boxes."""
+    """Which phrases a chain holds, the decoder, whether offsets refine the boxes, and how the mark-up is read."""
 
     regime: str = "gold"
     decode: str = "viterbi"
     box_regression: bool = True
+    reading: str = "corrected"
 
     @property
     def name(self) -> str:
@@ -43,7 +45,8 @@ class InferenceOptions:
         >>> InferenceOptions("all", "smoothing", False).name
         'all-smoothing-unmoved'
         """
-        return f"{self.regime}-{self.decode}{'' if self.box_regression else '-unmoved'}"
+        reading = "" if self.reading == "corrected" else f"-{self.reading}"
+        return f"{self.regime}-{self.decode}{'' if self.box_regression else '-unmoved'}{reading}"
 
 
 @torch.inference_mode()
@@ -55,11 +58,21 @@ def decode_examples(
     device: torch.device | str = "cpu",
     images_at_once: int = IMAGES_AT_ONCE,
 ) -> Iterator[tuple[Batch, list[Phrase], Decoded]]:
-    """Decode every phrase of the examples, a few images at a time, in their order."""
-    groups = make_groups(examples, "image", options.regime)
-    for start in range(0, len(groups), images_at_once):
-        items = [item for group in groups[start : start + images_at_once] for item in group]
-        batch, phrases = collate_annotated(items, regions, options.regime)
+    """Decode every phrase of the examples, a few images at a time, in their order.
+
+    A model with a stateful text encoder, which is the authors', gets the images as their code does: one at a time, each
+    caption in a row of its own, captions without a phrase included.
+    """
+    encoder = model.text.encoder
+    encoder.reset()
+    groups = make_groups(examples, "image", options.regime, phraseless=encoder.stateful)
+    at_once = _images_at_once(model, images_at_once)
+    for start in range(0, len(groups), at_once):
+        items = [item for group in groups[start : start + at_once] for item in group]
+        if not any(chain_phrases(caption, options.regime) for _, caption in items):
+            encoder([caption.tokens for _, caption in items])  # nothing to ground; it leaves its state
+            continue
+        batch, phrases = collate_annotated(items, regions, options.regime, read_all=encoder.stateful)
         batch = batch.to(device)
         scores = model(batch)
         if not options.box_regression:
@@ -68,6 +81,17 @@ def decode_examples(
             require_finite([batch])
             raise DataError(f"image {batch.images[0]}: the model's scores are not finite; its weights are broken")
         yield batch, phrases, model.decode(scores, batch, options.decode)
+
+
+def _images_at_once(model: GroundingSystem, most: int = IMAGES_AT_ONCE) -> int:
+    return 1 if model.text.encoder.stateful else most
+
+
+def my_examples(model: GroundingSystem, examples: Sequence[Example], processes: Processes) -> Sequence[Example]:
+    """The examples that this process decodes: every n-th; of a stateful model, whose order counts, all or none."""
+    if model.text.encoder.stateful:
+        return examples if processes.is_main_process else examples[:0]
+    return examples[processes.process_index :: processes.num_processes]
 
 
 def count_right(
@@ -113,23 +137,25 @@ def predict_run(
     regime: str = "gold",
     decode: str | None = None,
     box_regression: bool = True,
+    reading: str = "corrected",
     device: str = "auto",
+    missing: str = "refuse",
 ) -> Path:
     """Write what a run's best checkpoint, or a checkpoint, predicts for a split; return the file.
 
     The file is ``predictions.jsonl`` in a folder of the run that is named after the split and the options. The decoder
-    is the one that the run scored itself with, unless ``decode`` says otherwise. The processes of ``torchrun`` share
-    the images, and the first of them writes; one alone needs no accelerate.
+    is the one that the run scored itself with, unless ``decode`` says otherwise. With ``missing="skip"`` images that
+    the store lacks have no predictions, and their phrases count as wrong. The processes of ``torchrun`` share the
+    images, and the first of them writes; one alone needs no accelerate.
     """
     checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
     require_same_regions(checkpoint.card, store, checkpoint.folder)
-    options = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression)
-    examples = open_dataset(data).examples(split)
-    require_regions(examples, store)
+    options = InferenceOptions(regime, decode or checkpoint.card.decode, box_regression, reading)
+    examples = with_regions(open_to_score(data, reading).examples(split), store, missing)
     processes = start_processes(device)
-    mine = examples[processes.process_index :: processes.num_processes]
+    mine = my_examples(checkpoint.model, examples, processes)
     decoded_batches = decode_examples(checkpoint.model.to(processes.device), mine, store, options, processes.device)
-    total = -(-len(mine) // IMAGES_AT_ONCE)
+    total = -(-len(mine) // _images_at_once(checkpoint.model))
     found = [
         prediction
         for batch, _, decoded in track(decoded_batches, total, f"Grounding {split}")

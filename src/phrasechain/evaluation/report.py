@@ -98,10 +98,11 @@ def _headline(report: Report) -> str:
     protocol = report.protocol
     against = f" against {report.against}" if report.against else ""
     features = f", regions of {report.features}" if report.features else ""
+    reading = "" if protocol.reading == "corrected" else f", read as {protocol.reading}"
     return (
-        f"{report.predictions}{against} on {report.split} of {report.data}{features}; regime {protocol.regime}, "
-        f"pixels {protocol.convention}, intervals over images from {protocol.resamples:,} resamples, "
-        f"seed {protocol.seed}"
+        f"{report.predictions}{against} on {report.split} of {report.data}{features}{reading}; "
+        f"regime {protocol.regime}, pixels {protocol.convention}, "
+        f"intervals over images from {protocol.resamples:,} resamples, seed {protocol.seed}"
     )
 
 

@@ -15,6 +15,7 @@ from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.schema import Example
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
+from phrasechain.evaluation.coverage import with_regions
 from phrasechain.grounding.calibrate import Calibrated, calibrate, calibrate_presence, collect, measure
 from phrasechain.grounding.pretrained import (
     CALIBRATION_FILE,
@@ -46,6 +47,7 @@ def export(
     regions: Path | None = None,
     finder: Path | None = None,
     calibration: Path | None = None,
+    missing: str = "refuse",
 ) -> dict[str, Calibrated]:
     """Write the best model of a run as a grounder, in float16; the figures of each decoder.
 
@@ -60,7 +62,7 @@ def export(
     require_same_regions(checkpoint.card, store, checkpoint.folder)
     extractor = RegionExtractor.from_pretrained(regions)
     require_these_regions(checkpoint.card, extractor, checkpoint.folder)
-    model, examples = checkpoint.model, open_dataset(data).examples(split)
+    model, examples = checkpoint.model, with_regions(open_dataset(data).examples(split), store, missing)
     model.load_state_dict(compact(model))  # what is calibrated is what is written
     found = _calibrated(model, examples, store) if known is None else _measured(known, model, examples, store)
     chosen = decode or max(found, key=lambda method: found[method].accuracy)

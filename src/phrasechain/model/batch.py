@@ -21,6 +21,7 @@ from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.schema import Caption, Example, Phrase, Regions
 from phrasechain.data.regimes import chain_phrases
 from phrasechain.phrases.finder import FoundPhrase
+from phrasechain.text.base import TextEncoder
 
 Item = tuple[Example, Caption]
 #: What always stays together: an image with all its captions, whose regions are then scored once, or one caption.
@@ -63,6 +64,13 @@ class Batch:
     phrase_step: Tensor  # (P,) int64: the place in the chain
     token_spans: Tensor  # (P, 2) int64: [first, end) in the caption's tokens
     spans: Tensor  # (P, 2) int64: [start, end) in the caption's characters
+    read: tuple[tuple[str, ...], ...] = ()  # R captions that a text encoder reads, also without phrases; (): ``tokens``
+    rows: tuple[int, ...] = ()  # B places of the captions among them
+
+    def token_vectors(self, encoder: TextEncoder) -> Tensor:
+        """The vectors of the captions' tokens: (B, L, e), L the tokens of the longest caption that is read."""
+        vectors: Tensor = encoder(self.read or self.tokens)
+        return vectors[list(self.rows)] if self.read else vectors
 
     @property
     def label_mask(self) -> Tensor:
@@ -127,10 +135,13 @@ def collate(queries: Sequence[GroundQuery]) -> Batch:
     )
 
 
-def collate_annotated(items: Sequence[Item], regions: RegionSource, regime: str = "gold") -> tuple[Batch, list[Phrase]]:
+def collate_annotated(
+    items: Sequence[Item], regions: RegionSource, regime: str = "gold", read_all: bool = False
+) -> tuple[Batch, list[Phrase]]:
     """A batch of annotated captions and its phrases; captions without a phrase in their chain are left out.
 
-    The regions of an image are read once, whatever the number of its captions.
+    With ``read_all`` the text encoder reads those too, each in a row of its own, as that of the authors does. The
+    regions of an image are read once, whatever the number of its captions.
     """
     chains = [(example, caption, phrases) for example, caption in items if (phrases := chain_phrases(caption, regime))]
     if not chains:
@@ -141,13 +152,17 @@ def collate_annotated(items: Sequence[Item], regions: RegionSource, regime: str 
         GroundQuery(found[example.image], caption.tokens, phrases, caption.index)
         for example, caption, phrases in chains
     ]
-    return collate(queries), [phrase for _, _, phrases in chains for phrase in phrases]
+    batch = collate(queries)
+    if read_all:
+        rows = tuple(row for row, (_, caption) in enumerate(items) if chain_phrases(caption, regime))
+        batch = replace(batch, read=tuple(caption.tokens for _, caption in items), rows=rows)
+    return batch, [phrase for _, _, phrases in chains for phrase in phrases]
 
 
 def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
     """The batch with the phrases of ``keep`` (P,) bool alone, and without the captions that lose all of theirs.
 
-    Images stay.
+    Images stay, and so do the captions that are read.
     """
     lengths = torch.zeros_like(batch.lengths).index_add(0, batch.phrase_caption, keep.long())  # (B,)
     captions = lengths.nonzero()[:, 0]
@@ -166,14 +181,17 @@ def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
         phrase_step=torch.arange(len(phrase_caption), device=keep.device) - starts[phrase_caption],
         token_spans=batch.token_spans[keep],
         spans=batch.spans[keep],
+        rows=tuple(batch.rows[place] for place in places) if batch.read else (),
     )
 
 
-def make_groups(examples: Sequence[Example], by: str = "image", regime: str = "gold") -> list[Group]:
-    """The captions with a phrase in their chain, an image's together unless ``by`` is ``caption``."""
+def make_groups(
+    examples: Sequence[Example], by: str = "image", regime: str = "gold", phraseless: bool = False
+) -> list[Group]:
+    """The captions with a phrase in their chain, or all, an image's together unless ``by`` is ``caption``."""
     require_name("way to batch", by, BY)
     images = [
-        tuple((example, caption) for caption in example.captions if chain_phrases(caption, regime))
+        tuple((example, caption) for caption in example.captions if phraseless or chain_phrases(caption, regime))
         for example in examples
     ]
     if by == "caption":

@@ -38,6 +38,11 @@ class Data:
         1,
     )
     limit: int = setting(0, "only the first images of each split; 0: all", 0)
+    phraseless: bool = setting(
+        False,
+        "captions without a phrase with a box are drawn too, and read by the text encoder in rows of their own, as in "
+        "the authors' code",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,10 @@ class Model:
     box_regression: bool = setting(True, "four offsets for every phrase and region")
     dropout: float = setting(0.2, "after the embeddings, the LSTM and the fusion", 0, 0.99)
     packed: bool = setting(True, "`false`: the LSTM runs over padding, as the authors' does")
-    init: str = setting("xavier", "`xavier`, or `default`, that of PyTorch")
+    init: str = setting(
+        "xavier",
+        "`xavier`; `paper`, the same with one bound for the transition's whole first layer; or `default`, PyTorch's",
+    )
     normalise: str = setting("none", "of the region features: `none` or `standardise`")
     bag_of_words: float = setting(
         0.0, "weight of further scores, those of the phrase's words without their order; 0: there are none", 0
@@ -211,6 +219,7 @@ class Config:
         "model.kind": "phrasechain",
         "model.absent": False,
         "data.absent": 0.5,
+        "data.phraseless": False,
         "train.keep": "best",
     }
 
@@ -277,13 +286,17 @@ PRESETS: dict[str, Values] = {
         "model.joint": 192,
     },
     "paper": {
+        "data.fit": "train",
+        "data.dev": "val",
         "text.encoder": "elmo",
         "model.activation": "none",
+        "model.init": "paper",
         "loss.divide": "captions",
         "loss.offsets": "sum",
     },
     "authors": {
         "data.reading": "authors",
+        "data.phraseless": True,
         "text.encoder": "elmo",
         "text.layers": "mean",
         "text.stateful": True,

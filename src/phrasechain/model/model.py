@@ -14,10 +14,10 @@ from phrasechain.model.phrase_encoder import PhraseEncoder
 from phrasechain.model.presence import PresenceScores, PresenceTransitions
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
 from phrasechain.model.system import GroundingSystem
-from phrasechain.model.transitions import TRANSITIONS
+from phrasechain.model.transitions import TRANSITIONS, PaperTransition
 from phrasechain.text.base import TextEncoder
 
-INITS = ("xavier", "default")
+INITS = ("xavier", "default", "paper")
 
 
 class GroundingModel(GroundingSystem):
@@ -36,7 +36,8 @@ class GroundingModel(GroundingSystem):
         box_regression: whether there are offsets.
         dropout: after the embeddings, the LSTM and the fusion.
         packed: whether the LSTM stops at each caption's end, or runs over the padding as the authors' code does.
-        init: ``xavier`` or torch's ``default``; the text encoder keeps its own.
+        init: ``xavier``, torch's ``default``, or ``paper``: Xavier's, with one bound for the whole first layer of the
+            transition, on [r_k ; r_k' ; ctx], instead of one for each part. The text encoder keeps its own.
         normalise: of the region features, see ``RegionInput``.
         bag_of_words: weight of the emissions of a bag-of-words scorer, which are added; 0: there is none.
         ensemble: networks on the same word vectors, each with its own LSTM, pooling and transition, whose scores are
@@ -100,10 +101,14 @@ class GroundingModel(GroundingSystem):
         self.others = nn.ModuleList(
             Member(self.text.make_lstm(), make_pairs(), make_transition(), make_presence()) for _ in range(ensemble - 1)
         )
-        if init == "xavier":
+        if init != "default":
             bag = self.bag and self.bag.ask
             for part in (self.text.lstm, self.pairs, self.transition, self.presence, bag, self.others):
                 xavier_(part)
+        if init == "paper":
+            for part in self.modules():
+                if isinstance(part, PaperTransition):
+                    part.xavier_as_one_layer_()
 
     def forward(self, batch: Batch) -> Scores:
         """The scores of a batch: the mean of the ensemble's, plus the weighted emissions of the bag of words."""
@@ -117,7 +122,7 @@ class GroundingModel(GroundingSystem):
     def member_scores(self, batch: Batch) -> list[Scores]:
         """The scores that have a loss each: those of the ensemble's members, then those of the bag of words."""
         regions = self.region_input(batch)  # (N, D + 5)
-        vectors = self.text.encoder(batch.tokens)  # (B, L, e)
+        vectors = batch.token_vectors(self.text.encoder)  # (B, L, e)
         found, tokens = [], vectors
         for lstm, pairs, transition, presence in self._members():
             states = self.text.states(vectors, batch.tokens, lstm)

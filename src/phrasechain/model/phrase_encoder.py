@@ -76,7 +76,8 @@ class PhraseEncoder(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Phrase vectors (P, 2 H), and contexts (B, T-1, c) or None."""
-        return self.phrases(self.read(batch.tokens), batch)
+        states = self.states(batch.token_vectors(self.encoder), batch.tokens, self.lstm)
+        return self.phrases(states, batch)
 
     def phrases(self, states: TokenStates, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The same, from the states at the tokens of the batch's captions."""

@@ -5,6 +5,7 @@ Axes: I images, B captions, T phrases in a chain, K regions, D features, E edges
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -29,6 +30,14 @@ class PaperTransition(nn.Module):
         self.b = nn.Linear(region_dimension, hidden, bias=False)
         self.c = nn.Linear(context_dimension, hidden, bias=False) if context_dimension else None
         self.out = nn.Linear(hidden, 1)
+
+    def xavier_as_one_layer_(self) -> None:
+        """Xavier's uniform initialisation of A, B and C as the one matrix on [r_k ; r_k' ; ctx] that they are."""
+        weights = [layer.weight for layer in (self.a, self.b, self.c) if layer is not None]  # (h, ·) each
+        inputs, hidden = sum(weight.shape[1] for weight in weights), weights[0].shape[0]
+        bound = math.sqrt(6 / (inputs + hidden))
+        for weight in weights:
+            nn.init.uniform_(weight, -bound, bound)
 
     def forward(self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor:
         """Regions (N, D) and contexts (B, T-1, c) give (B, T-1, K, K), or (B, 1, K, K) without context."""

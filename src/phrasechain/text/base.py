@@ -13,10 +13,12 @@ Captions = Sequence[Sequence[str]]
 class TextEncoder(nn.Module):
     """From B captions of tokens to (B, L, D) float32, L the longest caption, zeros past a caption's end.
 
-    ``settings`` and the ``state_dict`` together define an encoder.
+    ``settings`` and the ``state_dict`` together define an encoder. A ``stateful`` one starts a row of a batch from what
+    the same row of the batch before left, until it is ``reset``.
     """
 
     dimension: int  # D
+    stateful: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -25,6 +27,9 @@ class TextEncoder(nn.Module):
 
     def forward(self, captions: Captions) -> Tensor:
         raise NotImplementedError
+
+    def reset(self) -> None:
+        """Clear the state that earlier batches left."""
 
 
 def longest(captions: Captions) -> int:

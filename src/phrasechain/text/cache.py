@@ -53,7 +53,7 @@ class CachedEncoder(TextEncoder):
         super().__init__()
         if any(weight.requires_grad for weight in encoder.parameters()):
             raise DataError("an encoder that is trained cannot be cached: freeze it, or use no cache")
-        if getattr(encoder, "stateful", False):
+        if encoder.stateful:
             raise DataError("a stateful encoder cannot be cached: make it stateless, or use no cache")
         self.encoder, self.folder, self.dimension = encoder, Path(folder), encoder.dimension
         self._file_bytes = file_bytes

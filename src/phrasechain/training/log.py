@@ -22,7 +22,7 @@ from phrasechain.evaluation.report import figure_png
 
 Log = Callable[[Mapping[str, float]], None]
 _WINDOW = 50  # steps that the shown losses are averaged over
-METRICS, ENVIRONMENT = "metrics.jsonl", "environment.jsonl"
+METRICS, ENVIRONMENT, CURVES, TENSORBOARD = "metrics.jsonl", "environment.jsonl", "curves.png", "tensorboard"
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def draw_curves(folder: Path, losses: Sequence[str], scores: Mapping[str, float]
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()
-    write_atomically(folder / "curves.png", figure_png(figure, dpi=120))
+    write_atomically(folder / CURVES, figure_png(figure, dpi=120))
 
 
 def _column(lines: Sequence[dict[str, float]], name: str, factor: float) -> tuple[list[float], list[float]]:
@@ -109,7 +109,7 @@ def require_tensorboard() -> None:
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
-    return _summary_writer()(str(folder / "tensorboard"), purge_step=step + 1)
+    return _summary_writer()(str(folder / TENSORBOARD), purge_step=step + 1)
 
 
 def _summary_writer() -> Any:

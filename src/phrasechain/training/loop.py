@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from phrasechain.core.distributed import Processes, sum_gradients
 from phrasechain.core.errors import DataError, one_line
-from phrasechain.core.progress import progress_bar
+from phrasechain.core.progress import step_progress
 from phrasechain.training.log import draw_curves, open_log
 from phrasechain.training.run_folder import Checkpoints
 from phrasechain.training.task import Part, Plan, Task
@@ -183,8 +183,10 @@ def train(task: Task[Any], plan: Plan, folder: Path, processes: Processes, tenso
         num_workers=plan.workers,
         pin_memory=processes.device.type == "cuda",
     )
-    with open_log(folder, trainer.step, processes, tensorboard) as log, progress_bar(is_main) as bar:
-        shown = bar.add_task("training", total=plan.steps, completed=trainer.step)
+    with (
+        open_log(folder, trainer.step, processes, tensorboard) as log,
+        step_progress(plan.steps, trainer.step, is_main) as show,
+    ):
         start = time.perf_counter()
         for parts in loader:
             if 0 < plan.patience <= checkpoints.stale:
@@ -195,7 +197,7 @@ def train(task: Task[Any], plan: Plan, folder: Path, processes: Processes, tenso
             step, seconds = trainer.step, time.perf_counter() - start
             log({"step": step, **figures, "rate": trainer.rate, "seconds": seconds})
             loss, best = figures[task.losses[0]], "–" if checkpoints.best is None else f"{checkpoints.best:.3f}"
-            bar.update(shown, completed=step, description=f"loss {loss:.3f}, best {best}, {1 / seconds:.1f} steps/s")
+            show(step, f"loss {loss:.3f}, best {best}, {1 / seconds:.1f} steps/s")
 
             is_last = step == plan.steps
             is_evaluated = is_last or step % plan.evaluate_every == 0

@@ -11,7 +11,7 @@ import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomi
 from phrasechain.core.settings import upgraded
 from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.model.checkpoint import POINTERS, STEP_FOLDER, RunState, read_run_state, write_folder
+from phrasechain.training.log import CURVES, ENVIRONMENT, METRICS, TENSORBOARD
 
 FORMAT_KEY = "format"  # the key of what kind of run it is, and of which version
 STATE_FORMAT = "phrasechain training 2"
 TRAINING, STATE = "training.safetensors", "state.json"
+CONFIG, LOCK = "config.json", ".lock"
+TRACES = (CONFIG, METRICS, ENVIRONMENT, CURVES, TENSORBOARD, LOCK)  # what a run writes before its first checkpoint
 _JSON_LIMIT = 1 << 20
 _REMEDY = "remove the run to restart"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -41,7 +44,8 @@ def claimed(
 ) -> Iterator[None]:
     """Hold the run folder, new or this very run's, against others; what cannot be written is one line.
 
-    Of many processes the first is in charge. ``settings`` know the keys of earlier versions.
+    Of many processes the first is in charge. ``settings`` know the keys of earlier versions. A run that fails before
+    its first checkpoint leaves nothing behind: the corrected command finds the folder as it was.
     """
     try:
         with _locked(folder, config, settings) if processes.is_main_process else nullcontext():
@@ -58,13 +62,33 @@ def claimed(
 
 @contextmanager
 def _locked(folder: Path, config: dict[str, Any], settings: object | None) -> Iterator[None]:
+    is_new = not folder.exists()
+    is_failed = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock", timeout=0):
-            _require_same(folder / "config.json", config, settings)
-            yield
+        with FileLock(folder / LOCK, timeout=0):
+            is_begun = (folder / CONFIG).exists()
+            _require_same(folder / CONFIG, config, settings)
+            try:
+                yield
+            except BaseException:
+                is_failed = not is_begun and read_run_state(folder) is None
+                raise
     except Timeout:
         raise DataError(f"{folder}: another process is training there; wait until it ends") from None
+    finally:
+        if is_failed:
+            _remove_traces(folder, is_new)
+
+
+def _remove_traces(folder: Path, is_new: bool) -> None:
+    """Remove what a run without a checkpoint has left."""
+    for name in TRACES:
+        with suppress(OSError):
+            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    if is_new:
+        with suppress(OSError):  # something else is in it
+            folder.rmdir()
 
 
 def _require_same(path: Path, config: dict[str, Any], settings: object | None) -> None:

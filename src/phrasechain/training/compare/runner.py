@@ -42,10 +42,18 @@ class ComparisonRunner:
     """Trains and evaluates what a table needs, each run, match, line and test once."""
 
     def __init__(
-        self, data: Path, features: Path, out: Path, base: Config, split: str, device: str, protocol: Protocol
+        self,
+        data: Path,
+        features: Path,
+        out: Path,
+        base: Config,
+        split: str,
+        device: str,
+        protocol: Protocol,
+        missing: str = "refuse",
     ) -> None:
         self.data, self.features, self.out, self.base = data, features, out, base
-        self.split, self.device, self.protocol = split, device, protocol
+        self.split, self.device, self.protocol, self.missing = split, device, protocol, missing
         self.examples = open_dataset(data).examples(split)
         self.gold = {regime: collect_gold(self.examples, regime) for regime in ("gold", "all")}
         if len(self.gold["gold"]) == 0:
@@ -70,12 +78,13 @@ class ComparisonRunner:
         run = self.folder(job)
         run.parent.mkdir(parents=True, exist_ok=True)
         was_finished, start = is_finished(run), perf_counter()
-        train(self.data, self.features, run, config, self.device)
+        train(self.data, self.features, run, config, self.device, missing=self.missing)
         if not was_finished and is_first_process():
             note_training(run, perf_counter() - start)
         for options in options_of(job.row):
             if not predictions_file(run, self.split, options).exists():
-                predict_run(run, self.data, self.features, self.split, device=self.device, **asdict(options))
+                asked = asdict(options) | {"device": self.device, "missing": self.missing}
+                predict_run(run, self.data, self.features, self.split, **asked)
 
     def time_inference(self, rows: Iterable[str]) -> None:
         """Measure the milliseconds for a caption, where they are not noted; by the first process alone."""
@@ -154,6 +163,7 @@ def compare(
     part: ShardNumber | None = None,
     note: Note = lambda tables, runner: None,
     say: Callable[[str], object] = lambda line: None,
+    missing: str = "refuse",
 ) -> Tables | None:
     """Train and evaluate the rows, and gather the tables.
 
@@ -164,9 +174,10 @@ def compare(
         part: train and evaluate only every n-th run, and gather nothing: the same call without it does, in the end.
         note: is given the tables of what is there whenever another run is ready, and in the end.
         say: is given a line about each run, with the time that is left.
+        missing: images that the store lacks are refused, or left out with ``skip``.
     """
     wanted, absent = choose_rows(base, rows)
-    runner = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol())
+    runner = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol(), missing)
     tables = Tables(
         str(data), split, str(features), tuple(settings), _words(base.text), torch.get_num_threads(), seeds, {}, ()
     )

@@ -11,14 +11,12 @@ from typing import Any
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Example
 from phrasechain.data.dataset import open_dataset
-from phrasechain.data.flickr30k import AUTHORS, CORRECTED
+from phrasechain.data.flickr30k import READINGS
 from phrasechain.data.regimes import is_scored
-from phrasechain.evaluation.coverage import require_regions
+from phrasechain.evaluation.coverage import with_regions
 from phrasechain.model.checkpoint import FeatureSource
 from phrasechain.model.config import Data as DataConfig
 from phrasechain.store.reader import FeatureStore
-
-READINGS = {"corrected": CORRECTED, "authors": AUTHORS}
 
 
 def read_splits(data: Path, wanted: DataConfig, may_overlap: bool = False) -> tuple[list[Example], list[Example]]:
@@ -38,6 +36,19 @@ def read_splits(data: Path, wanted: DataConfig, may_overlap: bool = False) -> tu
     return fit, dev
 
 
+def with_stored_regions(
+    examples: Sequence[Example], split: str, store: FeatureStore, missing: str
+) -> tuple[list[Example], str | None]:
+    """The examples of a split whose regions a store has, and a line on those that were left out, if any were."""
+    found = list(with_regions(examples, store, missing))
+    if len(found) == len(examples):
+        return found, None
+    if not any(is_scored(phrase) for each in found for caption in each.captions for phrase in caption.phrases):
+        raise DataError(f"{store.path}: has the regions of no image of {split!r} with a phrase; extract some")
+    absent = len(examples) - len(found)
+    return found, f"left out {absent:,} of {len(examples):,} images of {split}, which {store.path} lacks"
+
+
 def annotation_digest(examples: Sequence[Example]) -> str:
     """A hash of all that is learnt from the annotations."""
     found = hashlib.sha256()
@@ -54,8 +65,7 @@ def annotation_digest(examples: Sequence[Example]) -> str:
 
 
 def region_digest(examples: Sequence[Example], store: FeatureStore) -> dict[str, Any]:
-    """Refuse a store without the regions of these images; what is known of them otherwise, with a hash of the boxes."""
-    require_regions(examples, store)
+    """What is known of the regions of these images, with a hash of their boxes."""
     found = hashlib.sha256()
     for example in examples:
         found.update(store[example.image].boxes.tobytes())

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Phrase
-from phrasechain.data.regimes import is_scored
+from phrasechain.data.regimes import chain_phrases, is_scored
 from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate_annotated
 from phrasechain.model.targets import Targets, make_targets
 from phrasechain.training.grounder.absent import AbsentPhrases
@@ -67,6 +67,8 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
 
     ``unboxed`` is the share of visual phrases without a box that stay in their chain, at random: 0 is the regime
     ``gold``, 1 is ``all``, and between them a model learns both. ``absent`` mixes in phrases that photos do not show.
+    With ``read_all`` a text encoder also reads the captions without a phrase, each in a row of its own; a part with no
+    other is left out.
     """
 
     def __init__(
@@ -76,22 +78,24 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
         *,
         unboxed: float = 0.0,
         absent: AbsentPhrases | None = None,
+        read_all: bool = False,
         index: int = 0,
         count: int = 1,
         parts: int = 1,
         targets: Callable[[Batch, Sequence[Phrase]], Targets] = make_targets,
     ) -> None:
-        self.steps, self.regions, self.unboxed, self.absent = steps, regions, unboxed, absent
+        self.steps, self.regions, self.unboxed = steps, regions, unboxed
+        self.absent, self.read_all = absent, read_all
         self.index, self.count, self.parts, self.targets = index, count, parts, targets
 
     def __getitem__(self, step: int) -> list[BatchPart] | DataError:
         try:
-            return [self._part(items) for items in self.items(step)]
+            return [self._part(items) for items in self.items(step) if not self.read_all or _has_phrases(items)]
         except DataError as error:
             return error
 
     def _part(self, items: list[Item]) -> BatchPart:
-        batch, phrases = collate_annotated(items, self.regions, "all")
+        batch, phrases = collate_annotated(items, self.regions, "all", self.read_all)
         return batch, self.targets(batch, phrases)
 
     def items(self, step: int) -> Iterator[list[Item]]:
@@ -112,6 +116,10 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
         for example, caption in group:
             kept = [phrase for phrase in caption.phrases if is_scored(phrase) or rng.random() < self.unboxed]
             yield example, replace(caption, phrases=tuple(kept))
+
+
+def _has_phrases(items: Sequence[Item]) -> bool:
+    return any(chain_phrases(caption, "all") for _, caption in items)
 
 
 def _size(group: Group) -> int:

@@ -23,8 +23,10 @@ from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example
-from phrasechain.evaluation.predict import count_right
+from phrasechain.data.flickr30k import READINGS
+from phrasechain.evaluation.predict import count_right, my_examples
 from phrasechain.model.batch import BY, Batch, make_groups, require_finite
+from phrasechain.model.build import MAKERS
 from phrasechain.model.checkpoint import FeatureSource, ModelInfo, checkpoint_files
 from phrasechain.model.config import Config, Model
 from phrasechain.model.config import Loss as LossConfig
@@ -39,14 +41,16 @@ from phrasechain.model.losses import (
     loss_counts,
     training_loss,
 )
-from phrasechain.model.model import GroundingModel
+from phrasechain.model.model import INITS, GroundingModel
+from phrasechain.model.phrase_encoder import CONTEXTS
 from phrasechain.model.scores import Scores
 from phrasechain.model.system import GroundingSystem
 from phrasechain.model.targets import Targets, make_targets
+from phrasechain.model.transitions import TRANSITIONS
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.training.grounder.absent import AbsentPhrases
-from phrasechain.training.grounder.data import READINGS, annotation_digest, read_splits, region_digest
+from phrasechain.training.grounder.data import annotation_digest, read_splits, region_digest, with_stored_regions
 from phrasechain.training.grounder.start import load_start, start_digest
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
 from phrasechain.training.log import require_tensorboard
@@ -58,6 +62,7 @@ from phrasechain.training.task import ParameterGroup, Plan, Task, ema_decay, gra
 RUN_FORMAT = "phrasechain run 1"
 PRECISIONS = ("float32", "bf16")
 KEEP = {"best": "dev", "last": ""}  # which checkpoint is the model, and the score that chooses it
+_KEPT = {"best": "checkpoint that is best on", "last": "last checkpoint, and scores it on"}
 _CPU = torch.device("cpu")
 #: The learning rate as a share of its peak, from the share of the steps that is done and that of the warm-up.
 SCHEDULES: dict[str, Callable[[float, float], float]] = {
@@ -75,19 +80,24 @@ def train(
     config: Config,
     device: str = "auto",
     tensorboard: bool = False,
+    missing: str = "refuse",
+    say: Callable[[str], object] = lambda line: None,
     start: Path | None = None,
 ) -> Path:
     """Train a model and return its run folder. A finished run is left as it is; an unfinished one is resumed.
 
-    ``data`` is a dataset, ``features`` a store with the regions of its images. ``start`` is the checkpoint of a
-    grounder to fine-tune, and ``config`` then that of :func:`start_config`. Started by ``torchrun`` or ``accelerate
-    launch``, all processes share each step.
+    ``data`` is a dataset, ``features`` a store with the regions of its images; ``missing="skip"`` leaves out images
+    that it lacks. Started by ``torchrun`` or ``accelerate launch``, all processes share each step. ``say`` is handed a
+    line about what is learnt from. ``start`` is the checkpoint of a grounder to fine-tune, and ``config`` then that of
+    :func:`start_config`.
     """
     loss = config.loss.settled()
     _check(config, loss)
     keep_freed_memory()
     store = FeatureStore.open(features)
     fit, dev = read_splits(data, config.data, may_overlap=config.train.keep == "last")
+    fit, fit_line = with_stored_regions(fit, config.data.fit, store, missing)
+    dev, dev_line = with_stored_regions(dev, config.data.dev, store, missing)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(config),
@@ -100,6 +110,12 @@ def train(
         if tensorboard:
             require_tensorboard()
         built = _build(config, loss, fit, dev, store, processes, start)
+        for line in filter(None, (fit_line, dev_line)):
+            say(line)
+        say(
+            f"learns from {config.data.fit} ({len(fit):,} images), keeps the {_KEPT[config.train.keep]} "
+            f"{config.data.dev} ({len(dev):,} images)"
+        )
     with claimed(out, identity, processes, config):
         if built is not None and not is_finished(out):
             train_task(*built, out, processes, tensorboard)
@@ -118,7 +134,11 @@ def _build(
     """The task and how it is trained."""
     options = config.train
     order = Steps(
-        make_groups(fit, options.by), by=options.by, batch=options.batch, window=options.window, seed=options.seed
+        make_groups(fit, options.by, phraseless=config.data.phraseless),
+        by=options.by,
+        batch=options.batch,
+        window=options.window,
+        seed=options.seed,
     )
     steps = options.steps or max(1, ceil(options.epochs * order.per_epoch))
     torch.manual_seed(options.seed)
@@ -132,6 +152,7 @@ def _build(
             store,
             unboxed=config.data.unboxed,
             absent=AbsentPhrases(fit, config.data.absent) if config.model.absent else None,
+            read_all=config.data.phraseless,
             index=processes.process_index,
             count=processes.num_processes,
             parts=options.accumulate,
@@ -240,8 +261,7 @@ class GroundingTask(Task[BatchPart]):
 
     def reset(self) -> None:
         """Let a text encoder that carries its state from batch to batch begin anew."""
-        if callable(reset := getattr(self.model.text.encoder, "reset", None)):
-            reset()
+        self.model.text.encoder.reset()
 
     def files(self, step: int, score: float | None) -> dict[str, bytes]:
         return checkpoint_files(self.model, self.model.state_dict(), replace(self.info, step=step, score=score))
@@ -251,7 +271,7 @@ def accuracy(
     model: GroundingSystem, dev: Sequence[Example], store: FeatureStore, decode: str, processes: Processes
 ) -> dict[str, float]:
     """The accuracy on dev: of all captions, which chooses the best checkpoint, and of caption 0."""
-    mine = dev[processes.process_index :: processes.num_processes]
+    mine = my_examples(model, dev, processes)
     counts = processes.reduce(count_right(model, mine, store, decode, processes.device), "sum")
     (first_right, first), (right, phrases) = counts.tolist()
     return {"dev": right / phrases, "dev, caption 0": first_right / max(first, 1)}
@@ -262,6 +282,10 @@ def _check(config: Config, loss: LossConfig) -> None:
     options = config.train
     for kind, name, known in (
         ("kind of model", config.model.kind, BUILDERS),
+        ("text encoder", config.text.encoder, MAKERS),
+        ("transition", config.model.transition, TRANSITIONS),
+        ("context", config.model.context, CONTEXTS),
+        ("initialisation", config.model.init, INITS),
         ("reading of the data", config.data.reading, READINGS),
         ("targets", loss.targets, TARGETS),
         ("treatment of unlabelled phrases", loss.unlabelled, UNLABELLED),
