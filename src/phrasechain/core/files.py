@@ -98,7 +98,9 @@ def require_writable(*paths: Path | None) -> None:
     """Refuse output paths that cannot be written, before the long computation rather than after it."""
     for path in paths:
         if path is not None and not path.parent.is_dir():
-            raise DataError(f"{path}: cannot be written: there is no folder {path.parent}")
+            above = next((each for each in path.parents if each.exists()), None)
+            why = f"there is no folder {path.parent}" if above is None or above.is_dir() else f"{above} is not a folder"
+            raise DataError(f"{path}: cannot be written: {why}")
         if path is not None and path.is_dir():
             raise DataError(f"{path}: cannot be written: it is a folder")
 
@@ -108,13 +110,14 @@ def json_bytes(values: object) -> bytes:
     return json.dumps(values, indent=1).encode() + b"\n"
 
 
-def write_output(path: Path, data: bytes) -> None:
+def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
     """Write an output file atomically; a failure is a one-line ``DataError``.
 
-    Anything but a regular file (``/dev/stdout``, a pipe, a symbolic link) is written to, not replaced.
+    Anything but a regular file (``/dev/stdout``, a pipe, a symbolic link) is written to, not replaced. Where the user
+    has not named the path it may be another's: without ``follow`` it is replaced.
     """
     try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
+        if follow and (path.is_symlink() or (path.exists() and not path.is_file())):
             path.write_bytes(data)
         else:
             write_atomically(path, data)

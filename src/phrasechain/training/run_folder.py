@@ -60,6 +60,9 @@ def claimed(
 def _locked(folder: Path, config: dict[str, Any], settings: object | None) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{folder}: cannot be written: there is a file in its place; choose another folder") from None
+    try:
         with FileLock(folder / ".lock", timeout=0):
             _require_same(folder / "config.json", config, settings)
             yield
