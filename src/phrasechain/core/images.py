@@ -182,8 +182,8 @@ def check_memory(image: Image.Image, file_bytes: int = 0) -> None:
     needed = image.width * image.height * decoder_bytes(image) + file_bytes
     if needed > MEMORY_LIMIT:
         raise DataError(
-            f"{image.width:,} × {image.height:,} pixels of {image.format}, which take {needed / 1e6:,.0f} MB to decode, "
-            f"more than {MEMORY_LIMIT / 1e6:,.0f}; make it smaller, or save it as JPEG"
+            f"{image.width:,} × {image.height:,} pixels of {image.format}, which take {needed / 1e6:,.0f} MB to "
+            f"decode, more than {MEMORY_LIMIT / 1e6:,.0f}; make it smaller, or save it as JPEG"
         )
 
 
