@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ import torch
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.images import PhotoFile
 from phrasechain.core.memory import collector_paused
-from phrasechain.core.parallel import in_order, usable_cores
+from phrasechain.core.parallel import in_order, survive_forks, usable_cores
 from phrasechain.core.schema import GroundedPhrase
 from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
@@ -60,6 +61,7 @@ class Grounder:
     def __init__(self, parts: Pretrained, device: str = "auto", photos: int = PHOTOS) -> None:
         self.parts, self.device = parts, _device(device)
         self.model = parts.model.to(self.device).eval()
+        survive_forks()
         self._photos = PhotoCache(parts.extractor, photos)
 
     @classmethod
@@ -105,13 +107,14 @@ class Grounder:
         with TemporaryDirectory() as folder:
             return push_to_hub(self.parts, repo_id, folder=Path(folder) / "grounder", **options)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, in this process or another, as one value: torch would send a descriptor for each of its tensors."""
         if self.parts.runtime != "torch":
             raise DataError(
                 f"a grounder whose runtime is {self.parts.runtime} cannot be copied or sent to another process; "
                 "make one there with from_pretrained, or use torch"
             )
-        return self.__dict__
+        return _unpacked, (pickle.dumps((type(self), self.parts, str(self.device), self._photos.size)),)
 
     @property
     def name(self) -> str:
@@ -234,6 +237,12 @@ class Grounder:
         if not bool(scores.emissions.isfinite().all()):
             raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
         return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
+
+
+def _unpacked(packed: bytes) -> Grounder:
+    kind, *values = pickle.loads(packed)  # of a process that sends us this function to call
+    grounder: Grounder = kind(*values)
+    return grounder
 
 
 def _device(name: str) -> torch.device:
