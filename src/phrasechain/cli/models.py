@@ -185,6 +185,7 @@ def export(
     finder: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another phrase finder than the embedded one.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the grounder that is in the folder.")] = False,
 ) -> None:
     """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
 
@@ -195,6 +196,6 @@ def export(
     from phrasechain.grounding.export import export as write
     from phrasechain.grounding.export import print_export
 
-    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder)
+    found = write(run, data, features, out, split=split, decode=decode, regions=regions, finder=finder, force=force)
     print_export(found, Console())
     typer.echo(printable(str(out)))

@@ -15,7 +15,7 @@ from phrasechain.core.errors import require_name
 from phrasechain.core.terminal import print_table
 from phrasechain.data.dataset import open_dataset
 from phrasechain.grounding.calibrate import Calibrated, calibrate, collect
-from phrasechain.grounding.pretrained import Pretrained, compact, require_these_regions, save_pretrained
+from phrasechain.grounding.pretrained import Pretrained, compact, require_free, require_these_regions, save_pretrained
 from phrasechain.model.checkpoint import load_checkpoint, require_same_regions
 from phrasechain.model.decode import DECODERS
 from phrasechain.phrases.finder import PhraseFinder
@@ -35,12 +35,14 @@ def export(
     decode: str | None = None,
     regions: Path | None = None,
     finder: Path | None = None,
+    force: bool = False,
 ) -> dict[str, Calibrated]:
     """Write the best model of a run as a grounder, in float16; the figures of each decoder.
 
     Probabilities are calibrated on caption 0 of ``split``, which the run must not have been trained on. The grounder's
-    default decoder is ``decode``, or else the most accurate one there.
+    default decoder is ``decode``, or else the most accurate one there. Only with ``force`` is a grounder replaced.
     """
+    require_free(out, force)
     if decode is not None:
         require_name("decoder", decode, DECODERS)
     checkpoint, store = load_checkpoint(run, BUILDERS), FeatureStore.open(features)
@@ -62,7 +64,7 @@ def export(
         regions_file=regions,
         finder_file=finder,
     )
-    save_pretrained(out, parts, _notes(found, split))
+    save_pretrained(out, parts, _notes(found, split), force=force)
     return found
 
 

@@ -89,15 +89,19 @@ class Grounder:
             photos: how many photos' regions are cached.
             revision, cache_dir: of the hub: which version, and where downloads are kept.
         """
+        require_usual_torch()
         with collector_paused():
             parts = load_pretrained(
                 name_or_folder, regions=regions, finder=finder, runtime=runtime, revision=revision, cache_dir=cache_dir
             )
         return cls(parts, device, photos)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write all that :meth:`from_pretrained` needs into a folder: safetensors in float16, and JSON."""
-        save_pretrained(Path(folder), self.parts)
+    def save_pretrained(self, folder: str | Path, *, force: bool = False) -> None:
+        """Write all that :meth:`from_pretrained` needs into a folder: safetensors in float16, and JSON.
+
+        A folder with something in it is refused. With ``force`` the grounder in it is replaced, as a whole.
+        """
+        save_pretrained(Path(folder), self.parts, force=force)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload to the Hugging Face hub as ``OWNER/NAME``; the address of what was made.
@@ -146,7 +150,9 @@ class Grounder:
             top_k: how many alternatives each phrase gets at most.
         """
         method = self._check_options(decode, top_k)
-        (found,) = self._fill([self._prepare(image, caption, phrases, method)], method, top_k)
+        with torch.autocast("cpu", enabled=False):
+            prepared = self._prepare(image, caption, phrases, method)
+        (found,) = self._fill([prepared], method, top_k)
         return found
 
     def ground_many(
@@ -184,6 +190,7 @@ class Grounder:
 
     def _check_options(self, decode: str | None, top_k: int) -> str:
         """The decoding method, checked."""
+        require_usual_torch()
         method = decode or self.decode
         require_name("decoder", method, DECODERS)
         if top_k < 0:
@@ -232,8 +239,9 @@ class Grounder:
     @torch.inference_mode()
     def _decode(self, queries: Sequence[GroundQuery], method: str, top_k: int) -> list[RankedBoxes]:
         """The boxes of all phrases of the queries, one after the other."""
-        batch = collate(queries).to(self.device)
-        scores = self.model(batch)
+        with torch.autocast(self.device.type, enabled=False):
+            batch = collate(queries).to(self.device)
+            scores = self.model(batch)
         if not bool(scores.emissions.isfinite().all()):
             raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
         return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
@@ -243,6 +251,20 @@ def _unpacked(packed: bytes) -> Grounder:
     kind, *values = pickle.loads(packed)  # of a process that sends us this function to call
     grounder: Grounder = kind(*values)
     return grounder
+
+
+def require_usual_torch() -> None:
+    """Refuse other defaults of torch than those that models are written for."""
+    if torch.get_default_dtype() != torch.float32:
+        raise DataError(
+            f"torch's default dtype is {torch.get_default_dtype()}; a grounder needs torch.set_default_dtype("
+            "torch.float32)"
+        )
+    if torch.get_default_device().type != "cpu":
+        raise DataError(
+            f"torch's default device is {torch.get_default_device()}; a grounder needs torch.set_default_device("
+            '"cpu"), and takes its own as Grounder.from_pretrained(device=...)'
+        )
 
 
 def _device(name: str) -> torch.device:
