@@ -124,3 +124,42 @@ def test_the_scan_sees_every_score(K: int, form: tuple[int, int]) -> None:
                 flat = tensors[name].view(-1)
                 flat[int(place * (len(flat) - 1))] = value
                 assert kernel.is_finite(ChainScores(**tensors)) == (value in (0.0, 3e38))
+
+
+@pytest.mark.parametrize("bad", [0, -1, 6, 1 << 40, -(1 << 62)])
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("shared", [True, False])
+def test_lengths_outside_the_steps_are_refused_even_without_validation(bad: int, order: int, shared: bool) -> None:
+    emissions, links = torch.randn(3, 5, 4, requires_grad=True), torch.randn(4, 4)
+    transitions = links if shared else links.expand(3, 4, 4, 4).clone()
+    skips = links if order == 2 else None
+    crf = ChainCRF(emissions, transitions, torch.tensor([5, bad, 2]), validate=False, skips=skips)
+    q = torch.full((3, 5, 4), 0.25)
+    answers = [lambda: crf.log_partition, lambda: crf.kl(q)]
+    if order == 1:  # decoding of second order is torch's
+        answers.append(crf.viterbi)
+    with torch.no_grad():
+        answers += [lambda: crf.marginals, lambda: crf.pair_marginals]
+        for answer in answers:
+            with pytest.raises(ValueError, match="lengths: expected values from 1 to T = 5"):
+                answer()
+
+
+def test_the_backward_pass_refuses_them_too() -> None:
+    emissions, transitions, lengths = torch.randn(2, 3, 4), torch.randn(1, 1, 4, 4), torch.tensor([3, 2])
+    scores = ChainScores(emissions, transitions, lengths)
+    _, *saved = kernel.forward(scores, None)
+    lengths[1] = 4  # between the two
+    with pytest.raises(ValueError, match="lengths"):
+        kernel.backward(torch.ones(2), scores, None, *saved, pairs=True)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(0, 1, 1), (1, 0, 1), (1, 1, -1), (1 << 40, 1 << 20, 8), (1, 1, 1 << 40), (1, 1, (1 << 63) - 1)]
+)
+@pytest.mark.parametrize("name", ["scan", "forward", "backward", "shared_forward", "viterbi", "second_forward"])
+def test_sizes_whose_product_is_no_index_are_refused_before_anything_is_read(
+    name: str, sizes: tuple[int, int, int]
+) -> None:
+    with pytest.raises(ValueError, match="emissions: expected a shape"):
+        kernel.call(f"phrasechain_{name}", kernel.Chain(*sizes, 1))  # all pointers are null

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from phrasechain.draw.panel import MIN_SIDE, Panel, choose_font_size
+from phrasechain.draw.panel import MAX_PIXELS, MAX_SIDE, MIN_SIDE, Panel, canvas_size, choose_font_size
 
 ends = st.floats(-1e6, 1e6)
 
@@ -57,3 +57,26 @@ def test_a_narrow_photo_stands_in_the_middle_with_room_for_labels_beside_it() ->
     low = Panel(Image.new("RGB", (1000, 4), "red"))
     assert low.picture.width == 1000
     assert low.picture.height == 4 * low.font_size
+
+
+@pytest.mark.parametrize("panels", [1, 2])
+@pytest.mark.parametrize("size", [(200_000, 1), (1, 200_000), (65_000, 1), (16_000, 11_000), (4000, 3000), (300, 200)])
+def test_the_canvas_is_bounded_and_keeps_the_shape(size: tuple[int, int], panels: int) -> None:
+    width, height = canvas_size(*size, panels)
+    assert max(width, height) <= MAX_SIDE
+    assert width * height * panels <= MAX_PIXELS
+    assert width == pytest.approx(size[0] * height / size[1], rel=0.01) or 1 in size
+    assert canvas_size(width, height, panels) == (width, height)
+
+
+def test_boxes_of_a_reduced_photo_lie_where_they_lay_in_the_whole_one() -> None:
+    whole = Image.new("RGB", (8000, 6000))
+    whole.paste("red", (3000, 1500, 4500, 3000))
+    assert canvas_size(*whole.size) == (2667, 2000)
+    for image in (whole, whole.reduce(3)):
+        panel = Panel(image, whole.size)
+        x0, y0, x1, y1 = panel.rectangle((3000, 1500, 4500, 3000))
+        assert (x0, y0) == (1000, 500)
+        assert x1 == pytest.approx(1500, abs=1)
+        assert y1 == pytest.approx(1000, abs=1)
+        assert panel.picture.getpixel((x0 + 10, y0 + 10)) == (255, 0, 0) == panel.picture.getpixel((x1 - 10, y1 - 10))

@@ -12,6 +12,7 @@ from fake_grounder import FakeGrounder
 from ground_command import Run, run_command, write_photo
 from phrasechain.cli import grounding
 from phrasechain.grounding.ground import NO_PHRASES
+from phrasechain.grounding.result import PhotoGrounding
 
 CAPTION = "a man throws a ball to a dog"
 
@@ -169,13 +170,48 @@ def test_a_caption_cannot_steer_the_terminal(run: Run) -> None:
     assert "[red]ball[/red]" in out
 
 
-@pytest.mark.parametrize(("width", "height"), [(200, 150), (60, 40), (4000, 3000), (4000, 200)])
+@pytest.mark.parametrize(("width", "height"), [(200, 150), (60, 40), (3000, 2000), (4000, 200)])
 def test_pictures_of_all_sizes(run: Run, width: int, height: int) -> None:
     Image.new("RGB", (width, height), "gray").save("size.png")
     assert run("size.png", CAPTION)[0] == 0
     with Image.open("size.grounded.png") as picture:
         assert picture.width >= max(width, 200 if width > height else 0)
         assert picture.height > height
+
+
+@pytest.mark.parametrize(("width", "height"), [(200_000, 1), (1, 200_000), (8000, 6000)])
+@pytest.mark.parametrize("option", ["--alternatives", "--compare"])
+def test_pictures_of_any_photo_are_of_bounded_size(run: Run, width: int, height: int, option: str) -> None:
+    Image.new("L", (width, height), "gray").save("size.png")
+    assert run("size.png", CAPTION, option)[0] == 0
+    with Image.open("size.grounded.png") as picture:
+        assert picture.width <= 2 * 4096 + 200
+        assert picture.width * picture.height < 10_000_000
+
+
+def test_a_picture_that_does_not_fit_into_the_memory_is_one_line_and_the_others_follow(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(grounding: PhotoGrounding, **options: object) -> Image.Image:
+        if "photo.jpg" in str(grounding.path):
+            raise MemoryError
+        return Image.new("RGB", (1, 1))
+
+    monkeypatch.setattr(PhotoGrounding, "draw", draw)
+    status, _, err = run("photo.jpg", "other.png", CAPTION, "--out", "out")
+    assert (status, len(records())) == (1, 1)
+    assert err == "skipped photo.jpg: its picture does not fit into the memory that is left\n"
+
+
+def test_the_picture_is_not_written_through_a_link(run: Run) -> None:
+    Path("secret").write_text("kept")
+    Path("photo.grounded.png").symlink_to("secret")
+    assert run("photo.jpg", CAPTION)[0] == 0
+    assert Path("secret").read_text() == "kept"
+    assert not Path("photo.grounded.png").is_symlink()
+    Path("named.png").symlink_to("secret")
+    assert run("photo.jpg", CAPTION, "--out", "named.png")[0] == 0
+    assert Path("secret").read_bytes().startswith(b"\x89PNG")
 
 
 # What is wrong with one photo is one line, and nothing is written
@@ -201,6 +237,9 @@ def test_pictures_of_all_sizes(run: Run, width: int, height: int) -> None:
         (["photo.jpg", CAPTION, "--out", "no/such/a.png"], "cannot be written: there is no folder no/such"),
         (["photo.jpg", CAPTION, "--out", "folder"], "folder: cannot be written: it is a folder"),
         (["photo.jpg", CAPTION, "--out", "a.jpg"], "pictures are written as PNG"),
+        (["photo.jpg", CAPTION, "--out", "a.xyz"], "a.xyz: pictures are written as PNG; give a name that ends with"),
+        (["photo.jpg", CAPTION, "--out", "text.jpg/a.png"], "cannot be written: text.jpg is not a folder"),
+        (["--captions", "text.jpg", "--json"], "none of the 1 lines of text.jpg can be used; the first: text.jpg:1: "),
         (["other.png", CAPTION, "--out", "./other.png"], "other.png: the photo itself"),
         (["photo.jpg", CAPTION, "--out", "-", "--json"], "--out - is for the picture of one photo, without --json"),
         (["photo.jpg", CAPTION, "--compare", "--alternatives"], "do not fit into one picture"),
@@ -408,14 +447,40 @@ def test_another_way_is_refused_even_if_all_is_there(run: Run, options: list[str
     assert run("photo.jpg", "other.png", CAPTION, "--out", "out2", *options)[0] == 0
 
 
+@pytest.mark.parametrize("end", ["\n", "", "\nhalf"])
 @pytest.mark.parametrize("line", ["[1]", "{}", '{"image": 1}', "nonsense"])
-def test_a_file_of_something_else_is_left_alone(run: Run, line: str) -> None:
+def test_a_file_of_something_else_is_left_alone(run: Run, line: str, end: str) -> None:
     Path("out").mkdir()
-    Path("out/groundings.jsonl").write_text(f"{line}\n")
+    Path("out/groundings.jsonl").write_text(line + end)
     status, _, err = run("photo.jpg", "other.png", CAPTION, "--out", "out")
     assert (status, err.count("\n")) == (2, 1)
     assert "out/groundings.jsonl:1: " in err
-    assert Path("out/groundings.jsonl").read_text() == f"{line}\n"
+    assert Path("out/groundings.jsonl").read_text() == line + end
+
+
+@pytest.mark.parametrize("content", ['{"image": {"path": "x', "", None])
+def test_a_link_in_place_of_the_lines_is_refused(run: Run, content: str | None) -> None:
+    Path("out").mkdir()
+    if content is not None:
+        Path("other.jsonl").write_text(content)
+    Path("out/groundings.jsonl").symlink_to(Path("other.jsonl").absolute())
+    status, _, err = run("photo.jpg", "other.png", CAPTION, "--out", "out")
+    assert (status, err) == (2, "phrasechain: out/groundings.jsonl: not a plain file; choose another folder\n")
+    assert (Path("other.jsonl").read_text() if Path("other.jsonl").exists() else None) == content
+
+
+def test_photos_that_cannot_be_read_are_listed_with_the_others_of_a_folder(run: Run) -> None:
+    Path("photos").mkdir()
+    write_photo(Path("photos/a.jpg"))
+    Path("photos/b.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    Path("photos/c.avif").write_bytes(b"\0\0\0\x18ftypavif\0\0\0\0mif1avif")
+    Path("photos/d.png").touch()
+    status, _, err = run("photos", CAPTION, "--out", "out")
+    assert (status, len(records())) == (1, 1)
+    assert [line.split(":")[0] for line in err.splitlines()] == [
+        f"skipped photos/{name}" for name in ("b.heic", "c.avif", "d.png")
+    ]
+    assert "pip install pillow-heif" in err
 
 
 def test_parts_make_the_whole(run: Run) -> None:

@@ -79,9 +79,11 @@ def test_a_folder_is_replaced_but_for_what_is_not_ours(written: Path, tmp_path: 
     parts, out = load_pretrained(written), tmp_path / "out"
     out.mkdir()
     (out / "NOTES.txt").write_text("mine")
-    save_pretrained(out, parts)
+    with pytest.raises(DataError, match="out: is not empty; choose another folder, or replace its grounder with force"):
+        save_pretrained(out, parts)
+    save_pretrained(out, parts, force=True)
     embedded = replace(parts, regions_file=None, finder_file=None)
-    save_pretrained(out, embedded)
+    save_pretrained(out, embedded, force=True)
     assert {file.name for file in out.iterdir()} == {*FILES, "NOTES.txt"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     with pytest.raises(DataError, match="it is no folder"):
@@ -119,6 +121,9 @@ def test_other_regions_are_refused(folder: Path, tmp_path: Path) -> None:
     card = json.loads((folder / "config.json").read_text())
     card["regions"]["weights_sha256"] = 5
     (folder / "config.json").write_text(json.dumps(card))
+    refused(r"config\.json: broken: the names in 'regions' are no texts", folder)
+    card["regions"]["weights_sha256"] = "5"
+    (folder / "config.json").write_text(json.dumps(card))
     refused("another network", folder)
     (folder / "regions.safetensors").unlink()
     refused("put the file of that one beside it as regions.safetensors", folder)  # the embedded one is another
@@ -143,7 +148,7 @@ def test_another_finder_may_be_given(written: Path, tmp_path: Path) -> None:
         (b"[]", "broken"),
         (b'{"format": "x", "evidence": []}', "not of this version"),
         (b"[" * 100_000, "broken"),
-        (b"\xff", "broken"),
+        (b"\xff", "byte 1 is not UTF-8"),
     ],
 )
 def test_broken_calibrations(folder: Path, content: bytes, match: str) -> None:
@@ -165,7 +170,11 @@ def test_calibrations_that_are_no_numbers(written: Path, tmp_path: Path) -> None
         file.write_text(json.dumps(whole | {"decoders": {"viterbi": values}}))
         with pytest.raises(DataError, match=r"calibration\.json: broken"):
             read_calibrations(file)
-    for weight in (float("nan"), float("inf"), -1e300):
+    for weight in (float("nan"), float("inf")):
+        file.write_text(json.dumps(whole | {"decoders": {"viterbi": {"weights": [1, 2, weight], "constant": 0}}}))
+        with pytest.raises(DataError, match=r"calibration\.json: (NaN|Infinity) is not a number"):
+            read_calibrations(file)
+    for weight in (-1e300, 1_000_001):
         file.write_text(json.dumps(whole | {"decoders": {"viterbi": {"weights": [1, 2, weight], "constant": 0}}}))
         with pytest.raises(DataError, match="3 weights and a constant, within ±1,000,000"):
             read_calibrations(file)

@@ -81,7 +81,7 @@ def test_another_version_is_refused(folder: Path) -> None:
 def test_files_that_are_broken_or_missing(folder: Path) -> None:
     for name, content, match in (
         ("config.json", b"{", r"config\.json: broken"),
-        ("config.json", b"[]", r"config\.json: broken: not an object"),
+        ("config.json", b"[]", r"config\.json: broken: not a JSON object"),
         ("config.json", b"[" * 100_000, r"config\.json: broken"),
         ("text.json", b"\xff", r"text\.json: broken"),
         ("text.json", b'{"encoder": "wrods"}', r"text\.json: no text encoder named 'wrods'"),
@@ -110,7 +110,7 @@ def test_values_that_are_broken(folder: Path) -> None:
         ({"regions": {"dimension": 4}}, r"config\.json: broken"),
         ({"regions": None}, r"config\.json: broken"),
         ({"step": "x"}, r"config\.json: broken"),
-        ({"model": None}, "outside a section"),
+        ({"model": None}, "'model' is not there"),
         ({"model": card["model"] | {"objectness": True}}, r"config\.json: model\.objectness=True was removed"),
         ({"model": card["model"] | {"normalise": "l2"}}, r"config\.json: no normalisation of .* named 'l2'"),
         ({"model": card["model"] | {"context": "R"}}, r"config\.json: no context named 'R'"),

@@ -65,8 +65,8 @@ def test_options_that_are_no_options(tmp_path: Path) -> None:
         ({"char_embed": None}, "no array 'char_embed' in it"),
         ({f"{CELL}/W_P_0": None}, f"no array '{CELL}/W_P_0' in it"),
         ({"CNN_high_1/b_carry": None}, "no array 'CNN_high_1/b_carry'"),
-        ({f"{CELL}/B": np.zeros(19, np.float32)}, r"has the shape \(19,\), expected \(20,\)"),
-        ({"CNN_proj/W_proj": np.zeros((6, 3), np.int32)}, "not an array of numbers"),
+        ({f"{CELL}/B": np.zeros(19, np.float32)}, r"has the shape \(19,\) of float32, expected \(20,\)"),
+        ({"CNN_proj/W_proj": np.zeros((6, 3), np.int32)}, "of int32, expected"),
         ({"CNN_proj/b_proj": np.full(3, np.nan, np.float32)}, "'CNN_proj/b_proj' holds numbers that are not finite"),
     ],
 )

@@ -98,7 +98,7 @@ def test_one_process_writes(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with (
-        pytest.raises(DataError, match=r"file: cannot be written: .*; fix that"),
+        pytest.raises(DataError, match=r"file: cannot be written: there is a file in its place; choose another"),
         claimed(tmp_path / "file", {}, ALONE),
     ):
         pass

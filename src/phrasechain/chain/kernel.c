@@ -57,10 +57,28 @@ typedef float f8_any __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t i8 __attribute__((vector_size(32)));
 typedef uint32_t u8 __attribute__((vector_size(32)));
 
-enum { OK = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 };
+enum { OK = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2, BAD_SIZES = 3, BAD_LENGTHS = 4 };
 enum { LANES = 8, PANEL = 16, GROUP = 4, ROWS = 4 };
 #define FAST_RANGE 32.0f  /* largest score above the reference row for which float32 needs no maximum */
 #define SMALLEST 1e-24f   /* smallest sum of the shared fast path: below it, lost terms could matter */
+
+/* Whether a product of sizes, in bytes of the largest type, can be an index. */
+static int is_size(int64_t a, int64_t b, int64_t c, int64_t d) {
+  int64_t n = sizeof(double);
+  const int64_t factors[] = {a, b, c, d};
+  for (int k = 0; k < 4; k++)
+    if (factors[k] < 1 || __builtin_mul_overflow(n, factors[k], &n)) return 0;
+  return n <= INT64_MAX / 64; /* for a few more of the same size */
+}
+
+/* What every entry point asks of its argument, whoever calls it: with other sizes or lengths it would leave the arrays.
+   O(B). */
+static int check(const Chain *c) {
+  if (c->K > INT32_MAX / 2 || !is_size(c->B, c->T, c->K, c->K + 2 * PANEL)) return BAD_SIZES;
+  for (int64_t b = 0; c->lengths && b < c->B; b++)
+    if (c->lengths[b] < 1 || c->lengths[b] > c->T) return BAD_LENGTHS;
+  return OK;
+}
 
 /* Per-thread working memory: `n` floats and doubles with room for a vector past the end. */
 typedef struct {
@@ -196,6 +214,8 @@ static void start_helper(Queue *queue) {
 
 static int run(const Chain *c, Work work, int64_t items) {
   enum { MOST_THREADS = 64, WORTH_A_THREAD = 1 << 19 };
+  const int found = check(c);
+  if (found != OK) return found;
   const int64_t worth = c->B * c->T * c->K * c->K / WORTH_A_THREAD + 1;
   int64_t threads = c->threads < MOST_THREADS ? c->threads : MOST_THREADS;
   if (threads > items) threads = items;
@@ -216,10 +236,12 @@ static int run(const Chain *c, Work work, int64_t items) {
   return status;
 }
 
-/* ---- entry points: each returns OK, NO_MEMORY or OUT_OF_RANGE ---- */
+/* ---- entry points: each returns OK, or which of the other values of the enum is the case ---- */
 
 EXPORT int phrasechain_scan(const Chain *c) {
   enum { WORTH_THREADS = 1 << 22 };
+  const int found = check(c);
+  if (found != OK) return found;
   Chain alone = *c;
   if (c->B * c->T * c->K * c->K < WORTH_THREADS) alone.threads = 1; /* a scan is faster than starting a thread */
   return run(&alone, PICK(scan), c->B);
@@ -240,11 +262,15 @@ EXPORT int phrasechain_backward(const Chain *c) {
 EXPORT int64_t phrasechain_panels(int64_t K) { return (K + PANEL - 1) / PANEL * PANEL * K; }
 
 EXPORT int phrasechain_shared_forward(const Chain *c) {
+  const int found = check(c);
+  if (found != OK) return found;
   PICK(pack)(c->exponentials, c->K, 0, c->panels);
   return run(c, PICK(shared_forward), (c->B + GROUP - 1) / GROUP);
 }
 
 EXPORT int phrasechain_shared_backward(const Chain *c) {
+  const int found = check(c);
+  if (found != OK) return found;
   PICK(pack)(c->exponentials, c->K, 1, c->panels);
   return run(c, PICK(shared_backward), (c->B + GROUP - 1) / GROUP);
 }
@@ -269,7 +295,9 @@ EXPORT int phrasechain_second_backward(const Chain *c) {
 }
 
 /* Of B matrices each; the right ones are right_stride apart, 0 for one that is shared. */
-EXPORT void phrasechain_max_plus(const double *left, const double *right, double *out, int64_t B, int64_t K,
-                                 int64_t right_stride) {
+EXPORT int phrasechain_max_plus(const double *left, const double *right, double *out, int64_t B, int64_t K,
+                                int64_t right_stride) {
+  if (!is_size(B, K, K, 1) || (right_stride != 0 && right_stride != K * K)) return BAD_SIZES;
   for (int64_t b = 0; b < B; b++) PICK(max_plus)(left + b * K * K, right + b * right_stride, out + b * K * K, K);
+  return OK;
 }

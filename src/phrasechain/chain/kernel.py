@@ -24,7 +24,7 @@ from phrasechain.chain.recursion import ChainScores
 
 _INT = ctypes.c_int64
 _POINTER = ctypes.c_void_p
-_NO_MEMORY, _OUT_OF_RANGE = 1, 2  # status of a call
+_NO_MEMORY, _OUT_OF_RANGE, _BAD_SIZES, _BAD_LENGTHS = 1, 2, 3, 4  # status of a call
 _SHARED = 2  # in place of `careful`: the state was computed for one shared (K, K)
 
 
@@ -127,9 +127,17 @@ def strides(links: Tensor) -> tuple[int, int]:
 def call(name: str, chain: Chain) -> int:
     library = _open()
     assert library is not None
-    status: int = getattr(library, name)(ctypes.byref(chain))
+    return _checked(getattr(library, name)(ctypes.byref(chain)), chain.B, chain.T, chain.K)
+
+
+def _checked(status: int, B: int, T: int, K: int) -> int:
+    """Raise what the kernel refuses, whether or not values were validated: it would write beyond its arrays."""
     if status == _NO_MEMORY:
         raise MemoryError("the chain kernel ran out of memory")
+    if status == _BAD_LENGTHS:
+        raise ValueError(f"lengths: expected values from 1 to T = {T}, got others")
+    if status == _BAD_SIZES:
+        raise ValueError(f"emissions: expected a shape (B, T, K) that memory can hold, got {(B, T, K)}")
     return status
 
 
@@ -253,5 +261,5 @@ def max_plus(left: Tensor, right: Tensor) -> Tensor:
     left, right = left.contiguous(), right.contiguous()
     (B, K, _), out = left.shape, torch.empty_like(left)
     stride = K * K if len(right) > 1 else 0
-    library.phrasechain_max_plus(left.data_ptr(), right.data_ptr(), out.data_ptr(), B, K, stride)
+    _checked(library.phrasechain_max_plus(left.data_ptr(), right.data_ptr(), out.data_ptr(), B, K, stride), B, 1, K)
     return out

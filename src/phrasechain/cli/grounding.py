@@ -80,7 +80,9 @@ def ground(
     path = output_path(request, out, as_json)
     grounder = _grounder(model, device)
     if request.is_single:
-        _ground_one(grounder, request.pairs[0], options, path, as_json, to_stdout=out == STDOUT)
+        _ground_one(
+            grounder, request.pairs[0], options, path, as_json, to_stdout=out == STDOUT, is_named=out is not None
+        )
     else:
         _ground_many(grounder, request, options, path, as_json)
 
@@ -92,7 +94,14 @@ def _grounder(model: str | None, device: str) -> Grounder:
 
 
 def _ground_one(
-    grounder: Grounder, pair: CaptionedPhoto, options: GroundOptions, path: Path | None, as_json: bool, to_stdout: bool
+    grounder: Grounder,
+    pair: CaptionedPhoto,
+    options: GroundOptions,
+    path: Path | None,
+    as_json: bool,
+    *,
+    to_stdout: bool,
+    is_named: bool,
 ) -> None:
     import json
 
@@ -107,7 +116,7 @@ def _ground_one(
     if not found.has_phrases:
         typer.echo(NO_PHRASES, err=True)
     if png and path:
-        write_output(path, png)
+        write_output(path, png, follow=is_named)
     if png and to_stdout:
         sys.stdout.buffer.write(png)
     elif as_json:

@@ -128,10 +128,6 @@ def compare(
         if is_first_process():
             write_comparison(tables, maker.figures(tables, runner), out)
 
-    def say(line: str) -> None:
-        if is_first_process():
-            typer.echo(printable(line), err=True)
-
     tables = run(
         data,
         features,
@@ -289,6 +285,7 @@ def export(
     ] = None,
     missing: Missing = "refuse",
     plugins: Plugins = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the grounder that is in the folder.")] = False,
 ) -> None:
     """Make a grounder of a training run: a folder for ground --model and Grounder.from_pretrained.
 
@@ -311,6 +308,7 @@ def export(
         finder=finder,
         calibration=calibration,
         missing=missing,
+        force=force,
     )
     print_export(found, Console(), split)
     typer.echo(printable(str(out)))

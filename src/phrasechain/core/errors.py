@@ -46,6 +46,23 @@ def located(where: object) -> Iterator[None]:
         raise DataError(f"{where}: {error}") from None
 
 
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """The door to a library that reads an untrusted file: whatever it raises becomes ``problem: its message``.
+
+    It stands around calls of the library alone. Values that the library returns are checked outside of it, so that
+    what is wrong in our own code is not taken for a broken file.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except MemoryError:
+        raise DataError(f"{problem}: does not fit into the memory that is left") from None
+    except Exception as error:
+        raise DataError(f"{problem}: {one_line(error)}") from None
+
+
 def one_line(error: BaseException) -> str:
     """A library exception's message, shortened to one line; its type where it has no message."""
     return shorten(str(error), 300, placeholder=" …") or type(error).__name__

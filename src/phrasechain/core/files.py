@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import secrets
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,17 +29,19 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def read_bounded(path: str | Path, limit: int) -> bytes:
-    """The file's bytes; a file of more than ``limit`` bytes is refused before it is read into memory."""
+def read_bounded(path: str | Path, limit: int, *, named: bool = True) -> bytes:
+    """The file's bytes; a file of more than ``limit`` bytes is refused before it is read into memory.
+
+    Errors begin with the path, unless not ``named``: the caller says it.
+    """
+    name = f"{path}: " if named else ""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a third of the time of Path.open, and there are many files
             data = file.read(limit + 1)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+        raise DataError(f"{name}cannot be read: {reason(error)}") from None
     if len(data) > limit:
-        raise DataError(
-            f"{path}: larger than {limit:,} bytes, which is too large for such a file; remove or replace it"
-        )
+        raise DataError(f"{name}larger than {limit:,} bytes, which is too large for such a file; remove or replace it")
     return data
 
 
@@ -98,7 +102,9 @@ def require_writable(*paths: Path | None) -> None:
     """Refuse output paths that cannot be written, before the long computation rather than after it."""
     for path in paths:
         if path is not None and not path.parent.is_dir():
-            raise DataError(f"{path}: cannot be written: there is no folder {path.parent}")
+            above = next((each for each in path.parents if each.exists()), None)
+            why = f"there is no folder {path.parent}" if above is None or above.is_dir() else f"{above} is not a folder"
+            raise DataError(f"{path}: cannot be written: {why}")
         if path is not None and path.is_dir():
             raise DataError(f"{path}: cannot be written: it is a folder")
 
@@ -108,13 +114,14 @@ def json_bytes(values: object) -> bytes:
     return json.dumps(values, indent=1).encode() + b"\n"
 
 
-def write_output(path: Path, data: bytes) -> None:
+def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
     """Write an output file atomically; a failure is a one-line ``DataError``.
 
-    Anything but a regular file (``/dev/stdout``, a pipe, a symbolic link) is written to, not replaced.
+    Anything but a regular file (``/dev/stdout``, a pipe, a symbolic link) is written to, not replaced. Where the user
+    has not named the path it may be another's: without ``follow`` it is replaced.
     """
     try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
+        if follow and (path.is_symlink() or (path.exists() and not path.is_file())):
             path.write_bytes(data)
         else:
             write_atomically(path, data)
@@ -144,6 +151,37 @@ def cache_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
     return Path(base) / "phrasechain"
+
+
+def private_folder(path: Path) -> Path | None:
+    """Make a folder of the cache that only the user may write to; ``None`` if others may, or if it cannot be made.
+
+    What is loaded from a cache decides what is computed, so what others can put there is not loaded.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.name == "nt":
+            return path
+        about = path.stat()
+    except OSError:
+        return None
+    is_ours = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return path if is_ours else None
+
+
+def write_cached(path: Path, data: bytes) -> None:
+    """Write a file of the cache with the hash of its content; one that cannot be written is made again next time."""
+    with suppress(OSError):
+        write_atomically(path, hashlib.sha256(data).digest() + data)
+
+
+def read_cached(path: Path) -> bytes | None:
+    """What :func:`write_cached` wrote, if it is there as it was written."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
 
 
 def _home() -> Path:

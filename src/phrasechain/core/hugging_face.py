@@ -30,6 +30,9 @@ def source_of(name: str) -> tuple[str, dict[str, Any]]:
 
 def load_model(family: Any, source: str, name: str, unused: str | None = None, **options: Any) -> Any:
     """A trained model of a family such as ``AutoModel``; weights whose names hold ``unused`` may be missing."""
+    described = import_transformers(name).AutoConfig.from_pretrained(source, **options)
+    if "/" in str(getattr(described, "_attn_implementation", "")):  # a name of code on the hub
+        raise DataError(f"{name} asks for code of the hub to compute its attention; choose another model")
     options |= {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
     model, report = family.from_pretrained(source, **options)
     names = {key for key, _ in model.named_parameters() if unused is None or unused not in key}

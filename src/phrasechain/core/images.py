@@ -1,4 +1,8 @@
-"""Photo files: reading them once, their size as displayed, and whether they decode to the end."""
+"""Photo files: reading them once, their size as displayed, and whether they decode to the end.
+
+A photo is opened only if its file and its decoder together take less than ``MEMORY_LIMIT``. That is known from its
+header: each decoder takes so many bytes for a pixel.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,27 @@ from io import BytesIO
 from pathlib import Path
 from typing import Self
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, one_line
 from phrasechain.core.files import reason
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 PIXEL_LIMIT = 178_956_970  # from which Pillow refuses an image, unless it is told otherwise
+SIDE_LIMIT = 1 << 20  # pixels; rows are converted whole
+MEMORY_LIMIT = 350_000_000  # bytes of a file and its decoder; with what is made of them, 400 MB
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
-_FILE_LIMIT = 1 << 31  # bytes; the largest photo, uncompressed, has fewer
+_FILE_LIMIT = 1 << 28  # bytes
+_MODE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}  # of a pixel in Pillow; of other modes 4
+_DECODER_BYTES = {"WEBP": 18, "AVIF": 10, "HEIF": 14, "TIFF": 8}  # of a pixel, measured; of other formats the mode's
+_CONTAINERS = {  # formats that need a decoder which not every installation has, by the brands of ISO media files
+    "AVIF": (b"avif", b"avis"),
+    "HEIF": (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"),
+}
+_NO_DECODER = {
+    "AVIF": "an AVIF photo, which this Pillow does not decode: pip install --upgrade pillow",
+    "HEIF": "a HEIC photo, which needs another decoder: pip install pillow-heif",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +125,46 @@ def displayed_size(image: Image.Image) -> tuple[int, int]:
 @contextmanager
 def opened(photo: str | Path | PhotoFile) -> Iterator[Image.Image]:
     """Open an image; whatever the decoder makes of a damaged or hostile file becomes one line."""
-    file = BytesIO(photo.content()) if isinstance(photo, PhotoFile) else photo
-    with decoding(photo), Image.open(file, formats=IMAGE_FORMATS) as image:
+    content = photo.content() if isinstance(photo, PhotoFile) else b""
+    with decoding(photo), _open(BytesIO(content) if isinstance(photo, PhotoFile) else photo) as image:
         check_pixel_count(image)
+        check_memory(image, len(content))
         yield image
+
+
+def _open(file: str | Path | BytesIO) -> Image.Image:
+    try:
+        return Image.open(file, formats=IMAGE_FORMATS)
+    except UnidentifiedImageError:
+        container = _container(file)
+        if container is None:
+            raise
+        return Image.open(file, formats=[container])
+
+
+def _container(file: str | Path | BytesIO) -> str | None:
+    """Whether it is AVIF or HEIF; one that cannot be decoded here is refused."""
+    if isinstance(file, BytesIO):
+        start = file.getvalue()[:64]
+    else:
+        with Path(file).open("rb") as stream:
+            start = stream.read(64)
+    brands = [start[place : place + 4] for place in range(8, 64, 4)] if start[4:8] == b"ftyp" else []
+    found = next((name for name, known in _CONTAINERS.items() if set(known).intersection(brands)), None)
+    if found is not None and not _can_decode(found):
+        raise DataError(_NO_DECODER[found])
+    return found
+
+
+def _can_decode(container: str) -> bool:
+    if container == "AVIF":
+        return features.check("avif") is True
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
 
 
 def check_pixel_count(image: Image.Image) -> None:
@@ -121,6 +173,28 @@ def check_pixel_count(image: Image.Image) -> None:
         raise Image.DecompressionBombError
     if not image.width * image.height:
         raise ValueError(f"{image.width} × {image.height} pixels")
+    if max(image.size) > SIDE_LIMIT:
+        raise DataError(f"{image.width:,} × {image.height:,} pixels, more than {SIDE_LIMIT:,} on a side; cut it")
+
+
+def check_memory(image: Image.Image, file_bytes: int = 0) -> None:
+    """Refuse a file that takes more memory to decode than a photo may."""
+    needed = image.width * image.height * decoder_bytes(image) + file_bytes
+    if needed > MEMORY_LIMIT:
+        raise DataError(
+            f"{image.width:,} × {image.height:,} pixels of {image.format}, which take {needed / 1e6:,.0f} MB to "
+            f"decode, more than {MEMORY_LIMIT / 1e6:,.0f}; make it smaller, or save it as JPEG"
+        )
+
+
+def decoder_bytes(image: Image.Image) -> float:
+    """How many bytes the decoder of a file takes for each pixel.
+
+    That of a JPEG makes it smaller at once, but for a progressive one keeps two bytes for each pixel and channel.
+    """
+    if image.format in ("JPEG", "MPO"):
+        return 2.2 * len(image.getbands()) if "progressive" in image.info else 0.4
+    return _DECODER_BYTES.get(image.format or "", _MODE_BYTES.get(image.mode, 4))
 
 
 @contextmanager
@@ -128,8 +202,8 @@ def decoding(name: str | Path | PhotoFile) -> Iterator[None]:
     """Say what goes wrong with the image of this name in one line."""
     try:
         yield
-    except DataError:
-        raise
+    except DataError as error:
+        raise DataError(str(error) if str(name) in str(error) else f"{name}: {error}") from None
     except Image.DecompressionBombError:
         raise DataError(f"{name}: more than {PIXEL_LIMIT:,} pixels; make it smaller") from None
     except FileNotFoundError:
@@ -138,5 +212,7 @@ def decoding(name: str | Path | PhotoFile) -> Iterator[None]:
         raise DataError(f"{name}: not an image of a known format ({', '.join(IMAGE_FORMATS)})") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {reason(error)}") from None
+    except MemoryError:
+        raise DataError(f"{name}: does not fit into the memory that is left; make it smaller") from None
     except Exception as error:  # decoders raise many kinds on damaged files
-        raise DataError(f"{name}: broken image: {error or type(error).__name__}") from None
+        raise DataError(f"{name}: broken image: {one_line(error)}") from None

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError, located
-from phrasechain.core.files import decode_utf8, reason
+from phrasechain.core.files import decode_utf8, read_bounded, reason
 from phrasechain.core.schema import COORDINATE_LIMIT, NAME_LIMIT
 
 LINE_LIMIT = 16 << 20  # bytes
+_MOST_DIGITS = 18  # of a whole number of 64 bits
+_MOST_BRACKETS = 2_000_000  # an empty list takes thirty times its two bytes
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -38,9 +41,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def parse_json(text: bytes, unique_keys: bool = False) -> Any:
     """Parse a line or a file of JSON; NaN and Infinity are refused, and with ``unique_keys`` duplicate keys."""
-    hook = _refuse_second_key if unique_keys else None
+    return _parsed(text, object_pairs_hook=_refuse_second_key if unique_keys else None)
+
+
+def _parsed(text: bytes, **hooks: Any) -> Any:
     try:
-        return json.loads(decode_utf8(text).rstrip(), parse_constant=_refuse_constant, object_pairs_hook=hook)
+        return json.loads(decode_utf8(text).rstrip(), parse_constant=_refuse_constant, **hooks)
     except DataError:
         raise
     except json.JSONDecodeError as error:
@@ -48,6 +54,34 @@ def parse_json(text: bytes, unique_keys: bool = False) -> Any:
         raise DataError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None
     except (ValueError, RecursionError):
         raise DataError("broken JSON: a number has too many digits, or brackets are nested too deeply") from None
+
+
+def read_json(path: Path, limit: int) -> dict[str, Any]:
+    """The object in a small JSON file, such as a model's settings: numbers are finite and whole ones fit 64 bits."""
+    with located(path):
+        return parse_settings(read_bounded(path, limit, named=False))
+
+
+def parse_settings(text: bytes) -> dict[str, Any]:
+    """:func:`read_json` of bytes that come from elsewhere, such as the header of a weights file."""
+    if text.count(b"[") + text.count(b"{") > _MOST_BRACKETS:
+        raise DataError(f"broken JSON: more than {_MOST_BRACKETS:,} brackets")
+    record = _parsed(text, parse_int=_whole, parse_float=_finite)
+    if not isinstance(record, dict):
+        raise DataError("broken: not a JSON object")
+    return record
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise DataError(f"a number of more than {_MOST_DIGITS} digits")
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise DataError(f"{text[:40]} is too large for a number")
+    return value
 
 
 def parse_json_at(where: str, text: bytes, unique_keys: bool = False) -> Any:

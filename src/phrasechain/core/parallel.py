@@ -1,4 +1,4 @@
-"""Ordered work in threads, one core each."""
+"""Ordered work in threads, one core each, and what makes a process that has used torch safe to fork."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -42,3 +43,14 @@ def _one_core_each(workers: int) -> Iterator[ThreadPoolExecutor]:
 def usable_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def survive_forks() -> None:
+    """From now on, a child that this process forks computes with one thread of torch.
+
+    The threads of torch's OpenMP pool are not there in a child, which would wait for them for ever. A child that is
+    spawned, or comes from a fork server, starts anew and has all threads.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields, replace
 from math import isfinite
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, TypeVar, get_type_hints
 
-from phrasechain.core.errors import DataError, require_name, unknown_name
+from phrasechain.core.errors import DataError, library_errors, require_name, unknown_name
 from phrasechain.core.files import read_bounded
 
 S = TypeVar("S")
@@ -23,6 +24,7 @@ Values = Mapping[str, Any]  # "section.key" to value
 
 NO_PRESETS: Mapping[str, Values] = {"default": {}}
 _FILE_LIMIT = 1 << 20
+_LARGEST = (1 << 63) - 1  # whole number
 
 
 def setting(default: Any, text: str, least: float | None = None, most: float | None = None) -> Any:
@@ -114,12 +116,9 @@ def key_table(settings: object, section: str) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_bounded(path, _FILE_LIMIT).decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{path}: not TOML: {error}") from None
+    data = read_bounded(path, _FILE_LIMIT)
+    with library_errors(f"{path}: not TOML"):
+        return tomllib.loads(data.decode("utf-8-sig"))
 
 
 def _names(settings: Any) -> list[str]:
@@ -161,11 +160,13 @@ def _parse(text: str, kind: type) -> Any:
 
 
 def _checked(value: Any, kind: type, name: str, where: str) -> Any:
+    if type(value) is int and abs(value) > _LARGEST:
+        raise DataError(f"{_before(where)}{name} has more digits than a number may have")
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or (isinstance(value, float) and not isfinite(value)):
         wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
-        raise DataError(f"{_before(where)}{name} is {wanted}, not {value!r}")
+        raise DataError(f"{_before(where)}{name} is {wanted}, not {short(value)}")
     return value
 
 

@@ -17,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from phrasechain.core.files import cache_folder, write_atomically
+from phrasechain.core.files import cache_folder, private_folder, write_atomically
 from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.markup import split_tokens
 
@@ -162,6 +162,8 @@ def index_path(key: str, folder: Path | None = None) -> Path:
 
 def load_index(path: Path, signature: str) -> Index | None:
     """The cached index if its signature matches and it is intact, else None."""
+    if private_folder(path.parent) is None:
+        return None
     try:
         header, _, body = path.read_bytes().partition(b"\n")
         return Index.from_bytes(body) if header == _header(signature, body) else None
@@ -172,8 +174,9 @@ def load_index(path: Path, signature: str) -> Index | None:
 def save_index(path: Path, signature: str, index: Index) -> None:
     """Write the index to the cache; if that fails, the next run parses again."""
     body = index.to_bytes()
+    if private_folder(path.parent) is None:
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, _header(signature, body) + b"\n" + body)
     except OSError:
         return

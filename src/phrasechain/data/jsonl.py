@@ -70,9 +70,12 @@ def read_jsonl(path: Path) -> tuple[list[Example], dict[str, tuple[str, ...]], l
 
 def _image_id(record: Mapping[str, Any]) -> str:
     """The given "id", or the name of the image file without its folder and suffix."""
-    image = record["id"] if "id" in record else Path(_text(record, "image")).stem
+    if "id" in record:
+        return _name(record["id"], '"id"')
+    path = _text(record, "image")
+    image = Path(path).stem
     if not image:
-        raise DataError(f'"image" is {record["image"]!r}, which names no file')
+        raise DataError(f'"image" is {path[:NAME_LIMIT]!r}, which names no file')
     return _name(image, '"id", by default the image\'s name without suffix,')
 
 

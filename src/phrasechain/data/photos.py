@@ -15,7 +15,10 @@ from phrasechain.data.dataset import open_dataset
 from phrasechain.data.flickr30k import IMAGE_FOLDERS, is_official
 
 #: Suffixes of photos in a folder; a file given by name may have any suffix.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".avif", ".heic", ".heif"),  # where they can be decoded; elsewhere each is told
+)
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 

@@ -20,6 +20,7 @@ from phrasechain.draw.picture import MAX_LINES, caption_below, check_drawable, d
 AGREE = 0.5  # the least IoU of two boxes that say the same
 WIDE = 1.8  # a photo with this many times its height as width has the other below it, not beside it
 MARK = "*"
+_PANELS = 2
 _GREY: Colour = (95, 95, 95)
 
 
@@ -42,14 +43,14 @@ def draw_comparison(
     pictures: list[Image.Image] = []
     numbered: set[int] = set()
     for grounding, name, dashed in zip((first, second), names, wrong or (None, None), strict=True):
-        check_drawable(image, grounding)
-        panel = Panel(image)
+        size = check_drawable(image, grounding, _PANELS)
+        panel = Panel(image, size, _PANELS)
         tags = phrase_tags(
             panel, grounding.phrases, probabilities=probabilities, bold=differ, mark=f"{MARK} ", dashed=dashed
         )
         numbered |= draw_tags(panel, tags)
         pictures.append(stacked(_text_strip(name, panel.picture.width, panel.font_size, TEXT), panel.picture))
-    pair = stacked(*pictures) if image.width >= WIDE * image.height else _beside(pictures, panel.font_size)
+    pair = stacked(*pictures) if first.width >= WIDE * first.height else _beside(pictures, panel.font_size)
     marks = {number: MARK * (number in differ) + str(number + 1) * (number in numbered) for number in differ | numbered}
     legend = f"{MARK} the two differ (IoU < {AGREE}): {len(differ)} of {len(first.phrases)} phrases"
     legend += "; dashed: wrong" * (wrong is not None)

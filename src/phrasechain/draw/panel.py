@@ -10,22 +10,45 @@ from phrasechain.core.schema import Box
 from phrasechain.draw.places import Rectangle
 
 MIN_SIDE = 200  # pixels of the longer side; a smaller photo is enlarged
+MAX_SIDE = 4096  # pixels of the longer side; a larger photo is reduced
+MAX_PIXELS = 6_300_000  # of a picture without its caption
 MIN_FONT_SIZE = 12  # pixels
 _BACKGROUND = (238, 238, 238)  # the ground beside a photo that is narrower or lower than its labels
 
 
-class Panel:
-    """A copy of the photo, in the middle of a light ground if it is too narrow or too low for labels."""
+def canvas_size(width: int, height: int, panels: int = 1) -> tuple[int, int]:
+    """The size at which a photo is drawn; a large one is reduced by a whole number, as decoders do it.
 
-    def __init__(self, image: Image.Image) -> None:
-        photo = _enlarged(image)
+    So the memory of a picture is bounded, whatever the photo and the number of its ``panels``.
+
+    >>> canvas_size(640, 480), canvas_size(50, 40), canvas_size(8000, 6000), canvas_size(200_000, 1)
+    ((640, 480), (200, 160), (2667, 2000), (4082, 1))
+    """
+    if max(width, height) < MIN_SIDE:
+        scale = MIN_SIDE / max(width, height)
+        return max(1, round(width * scale)), max(1, round(height * scale))
+    divisor = -(-max(width, height) // MAX_SIDE)
+    while -(-width // divisor) * -(-height // divisor) * panels > MAX_PIXELS:
+        divisor += 1
+    return -(-width // divisor), -(-height // divisor)
+
+
+class Panel:
+    """The photo in the middle of a light ground, if it is too narrow or too low for labels.
+
+    ``size`` is that of the photo which the boxes are of, where ``image`` is a reduced copy of it.
+    """
+
+    def __init__(self, image: Image.Image, size: tuple[int, int] | None = None, panels: int = 1) -> None:
+        width, height = size or image.size
+        photo = _resized(image, canvas_size(width, height, panels))
         self.font_size = choose_font_size(*photo.size)
         self.line = max(2, round(self.font_size / 9))
+        self._size = width, height
+        self._scale = photo.width / width, photo.height / height
         width, height = max(photo.width, MIN_SIDE), max(photo.height, 4 * self.font_size)
         self.picture = Image.new("RGB", (width, height), _BACKGROUND)
         self._corner = (width - photo.width) // 2, (height - photo.height) // 2
-        self._size = image.size
-        self._scale = photo.width / image.width, photo.height / image.height
         self.picture.paste(photo, self._corner)
 
     def rectangle(self, box: Box) -> Rectangle:
@@ -52,9 +75,6 @@ def choose_font_size(width: int, height: int) -> int:
     return max(MIN_FONT_SIZE, round(even), round(width / 100))
 
 
-def _enlarged(image: Image.Image) -> Image.Image:
-    scale = MIN_SIDE / max(image.size)
-    if scale <= 1:
-        return image.convert("RGB")
-    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    return rgb if rgb.size == size else rgb.resize(size, Image.Resampling.LANCZOS)

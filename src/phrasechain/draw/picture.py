@@ -14,7 +14,7 @@ from phrasechain.draw.caption import caption_strip
 from phrasechain.draw.colours import LINES, WHITE, Style, style
 from phrasechain.draw.font import ELLIPSIS, shortened, shown_line
 from phrasechain.draw.frames import chip_size, draw_chip, draw_frame, nested
-from phrasechain.draw.panel import Panel
+from phrasechain.draw.panel import Panel, canvas_size
 from phrasechain.draw.places import Rectangle, Size, place_labels
 
 MAX_LINES = 12  # of the caption
@@ -33,24 +33,26 @@ def draw_grounding(
 ) -> Image.Image:
     """The photo with the boxes of its phrases, labelled, above the caption with the phrases in the same colours.
 
-    ``image`` is the photo as displayed, of the size that the grounding says. ``probabilities`` are written after the
+    ``image`` is the photo as displayed, of the size that the grounding says or of that at which it is drawn
+    (:func:`phrasechain.draw.panel.canvas_size`), which is bounded. ``probabilities`` are written after the
     phrases. The next best ``alternatives`` of each phrase are drawn thin and dashed with their probabilities. A label
     that finds no room becomes the number of its phrase, which the caption then repeats, and at last is left out. A
     phrase that is not found has no box, and its place in the caption says so.
     """
-    check_drawable(image, grounding)
-    panel = Panel(image)
+    size = check_drawable(image, grounding)
+    panel = Panel(image, size)
     tags = phrase_tags(panel, grounding.phrases, probabilities=probabilities)
     numbered = draw_tags(panel, [*tags, *_alternative_tags(panel, grounding.phrases, alternatives)])
     marks = {number: str(number + 1) for number in numbered}
     return stacked(panel.picture, caption_below(grounding, panel.picture.width, panel.font_size, max_lines, marks))
 
 
-def check_drawable(image: Image.Image, grounding: Grounding) -> None:
-    """Refuse a failed grounding, an image that it was not made on, and boxes that are nowhere."""
+def check_drawable(image: Image.Image, grounding: Grounding, panels: int = 1) -> Size:
+    """Refuse a failed grounding, an image that it was not made on, and boxes that are nowhere; the photo's size."""
     if grounding.error is not None:
         raise DataError(f"nothing to draw: {grounding.error}")
-    if image.size != (grounding.width, grounding.height):
+    size = grounding.width, grounding.height
+    if image.size != size and (min(size) < 1 or image.size != canvas_size(*size, panels)):
         raise DataError(
             f"the image has {image.width} × {image.height} pixels, but the grounding was made on "
             f"{grounding.width} × {grounding.height}; give the same image, turned as it is displayed"
@@ -59,6 +61,7 @@ def check_drawable(image: Image.Image, grounding: Grounding) -> None:
         for box in (phrase.box, *(other.box for other in phrase.alternatives)):
             if not all(math.isfinite(end) for end in box):
                 raise DataError(f"a box of {phrase.text!r} is not finite: {box}")
+    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from phrasechain.grounding.pretrained import (
     Pretrained,
     compact,
     read_calibrations,
+    require_free,
     require_these_regions,
     save_pretrained,
 )
@@ -48,13 +49,16 @@ def export(
     finder: Path | None = None,
     calibration: Path | None = None,
     missing: str = "refuse",
+    force: bool = False,
 ) -> dict[str, Calibrated]:
     """Write the best model of a run as a grounder, in float16; the figures of each decoder.
 
     Probabilities are calibrated on caption 0 of ``split``, which the run must not have been trained on. The grounder's
     default decoder is ``decode``, or else the most accurate one there. ``calibration`` is a grounder's folder whose
     calibration is taken over, for a run that learnt from all images that there are: it is only measured on ``split``.
+    Only with ``force`` is a grounder replaced.
     """
+    require_free(out, force)
     if decode is not None:
         require_name("decoder", decode, DECODERS)
     known = None if calibration is None else _calibrations_of(calibration)
@@ -76,7 +80,7 @@ def export(
         regions_file=regions,
         finder_file=finder,
     )
-    save_pretrained(out, parts, _notes(found, split))
+    save_pretrained(out, parts, _notes(found, split), force=force)
     return found
 
 

@@ -1,6 +1,7 @@
 """A folder of groundings: a picture for each, and ``groundings.jsonl`` with one line for each.
 
-A picture is written before its line, each of them whole. Half a line that a kill left is cut off by the next run.
+A picture is written before its line, each of them whole. Half a line that a kill left is cut off by the next run, once
+all lines before it are known to be groundings. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +18,8 @@ from phrasechain.core.errors import DataError, PhrasechainError
 from phrasechain.core.files import disk_errors, lock_folder, reason, write_atomically
 from phrasechain.core.json_lines import parse_json, read_lines
 from phrasechain.grounding.captions import LINES, CaptionedPhoto
+
+_OPENING = b'{"image": {"path": '  # how each line begins
 
 
 class GroundingFolder:
@@ -31,7 +35,7 @@ class GroundingFolder:
         try:
             self._made_by: str | None = None
             self._done = {_key_of(record) for record in self._records()}
-            self._file = (path / LINES).open("ab", buffering=0)
+            self._file = _open_to_append(path / LINES)
         except OSError as error:
             self._lock.release()
             raise DataError(f"{path}: cannot be written: {reason(error)}") from None
@@ -68,11 +72,15 @@ class GroundingFolder:
 
     def _records(self) -> Iterator[dict[str, Any]]:
         lines = self.path / LINES
+        if lines.is_symlink() or (lines.exists() and not lines.is_file()):
+            raise DataError(f"{lines}: not a plain file; choose another folder")
         if not lines.exists():
             return
-        _cut_half_line(lines)
         for number, line in read_lines(lines):
             try:
+                if not line.endswith(b"\n") and (number > 1 or _may_be_cut(line)):
+                    _cut_half_line(lines)
+                    return
                 record = parse_json(line)
                 _key_of(record)
                 self.require_origin(_origin_of(record))
@@ -108,6 +116,16 @@ def _key(pair: CaptionedPhoto) -> str:
 
 def _key_of(record: dict[str, Any]) -> str:
     return json.dumps([record["image"]["path"], record["caption"], record.get("given")])
+
+
+def _open_to_append(path: Path) -> FileIO:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return FileIO(os.open(path, flags, 0o666), "ab")
+
+
+def _may_be_cut(line: bytes) -> bool:
+    """Whether the only line of a file, which has no end, may be one that the writing of was interrupted."""
+    return line.startswith(_OPENING) or _OPENING.startswith(line)
 
 
 def _cut_half_line(path: Path) -> None:

@@ -56,17 +56,20 @@ class GroundResult:
 
     def picture(self, alternatives: bool = False) -> bytes:
         """Its picture, as PNG."""
-        with without_warnings():
-            drawn = self._draw(SHOWN_ALTERNATIVES if alternatives else 0)
         png = BytesIO()
-        drawn.save(png, "PNG", compress_level=_COMPRESSION)
+        try:
+            with without_warnings():
+                drawn = self._draw(SHOWN_ALTERNATIVES if alternatives else 0)
+            drawn.save(png, "PNG", compress_level=_COMPRESSION)
+        except MemoryError:
+            raise DataError(f"{self.grounding.path}: its picture does not fit into the memory that is left") from None
         return png.getvalue()
 
     def _draw(self, alternatives: int) -> Image.Image:
         if self.independent is None:
             return self.grounding.draw(probabilities=True, alternatives=alternatives)
         names = (f"each phrase alone ({self.independent.decode})", f"all phrases jointly ({self.grounding.decode})")
-        photo = self.grounding.photo()
+        photo = self.grounding.canvas(panels=2)
         return draw_comparison(photo, self.independent, self.grounding, names, probabilities=True)
 
     def is_animated(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ import torch
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.images import PhotoFile
 from phrasechain.core.memory import collector_paused
-from phrasechain.core.parallel import in_order, usable_cores
+from phrasechain.core.parallel import in_order, survive_forks, usable_cores
 from phrasechain.core.schema import GroundedPhrase
 from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
@@ -71,6 +72,7 @@ class Grounder:
     def __init__(self, parts: Pretrained, device: str = "auto", photos: int = PHOTOS) -> None:
         self.parts, self.device = parts, _device(device)
         self.model = parts.model.to(self.device).eval()
+        survive_forks()
         self._photos = PhotoCache(parts.extractor, photos)
 
     @classmethod
@@ -98,15 +100,19 @@ class Grounder:
             photos: how many photos' regions are cached.
             revision, cache_dir: of the hub: which version, and where downloads are kept.
         """
+        require_usual_torch()
         with collector_paused():
             parts = load_pretrained(
                 name_or_folder, regions=regions, finder=finder, runtime=runtime, revision=revision, cache_dir=cache_dir
             )
         return cls(parts, device, photos)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write all that :meth:`from_pretrained` needs into a folder: safetensors in float16, and JSON."""
-        save_pretrained(Path(folder), self.parts)
+    def save_pretrained(self, folder: str | Path, *, force: bool = False) -> None:
+        """Write all that :meth:`from_pretrained` needs into a folder: safetensors in float16, and JSON.
+
+        A folder with something in it is refused. With ``force`` the grounder in it is replaced, as a whole.
+        """
+        save_pretrained(Path(folder), self.parts, force=force)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload to the Hugging Face hub as ``OWNER/NAME``; the address of what was made.
@@ -116,13 +122,14 @@ class Grounder:
         with TemporaryDirectory() as folder:
             return push_to_hub(self.parts, repo_id, folder=Path(folder) / "grounder", **options)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, in this process or another, as one value: torch would send a descriptor for each of its tensors."""
         if self.parts.runtime != "torch":
             raise DataError(
                 f"a grounder whose runtime is {self.parts.runtime} cannot be copied or sent to another process; "
                 "make one there with from_pretrained, or use torch"
             )
-        return self.__dict__
+        return _unpacked, (pickle.dumps((type(self), self.parts, str(self.device), self._photos.size)),)
 
     @property
     def name(self) -> str:
@@ -157,7 +164,7 @@ class Grounder:
                 model knows no presence; by default as the model's folder says.
         """
         options = self._check_options(decode, top_k, min_probability)
-        (found,) = self._fill([self._prepare(image, caption, phrases, options.decode)], options)
+        (found,) = self._fill([self._prepare_exactly(image, caption, phrases, options.decode)], options)
         return found
 
     def compare(
@@ -174,7 +181,7 @@ class Grounder:
         The arguments are those of :meth:`ground`. The photo is read and the model is run once.
         """
         joint, alone = self._check_both(decode, top_k, min_probability)
-        (found,) = self._fill_both([self._prepare(image, caption, phrases, joint.decode)], joint, alone)
+        (found,) = self._fill_both([self._prepare_exactly(image, caption, phrases, joint.decode)], joint, alone)
         return found
 
     def ground_many(
@@ -236,6 +243,7 @@ class Grounder:
 
     def _check_options(self, decode: str | None, top_k: int, min_probability: float | None) -> _Options:
         """What a caller asks for, checked and with the model's defaults."""
+        require_usual_torch()
         method = decode or self.decode
         require_name("decoder", method, DECODERS)
         if top_k < 0:
@@ -273,6 +281,11 @@ class Grounder:
         empty = PhotoGrounding(_path(image), regions.width, regions.height, caption, self.name, method, source=photo)
         return _Prepared(empty, found, GroundQuery(regions, tokens, found) if found else None)
 
+    def _prepare_exactly(self, *arguments: Any) -> _Prepared:
+        """The same in a caller's thread, whose autocast must not round the regions."""
+        with torch.autocast("cpu", enabled=False):
+            return self._prepare(*arguments)
+
     def _prepare_pair(self, pair: GroundPair, method: str, on_error: OnError, keep_photo: bool) -> _Prepared:
         try:
             return self._prepare(*_check_pair(pair), method, keep_photo)
@@ -309,8 +322,9 @@ class Grounder:
     def _scored(self, prepared: Sequence[_Prepared]) -> Iterator[tuple[Batch, Scores]]:
         """The queries in batches, with the model's scores."""
         for queries in _groups(each.query for each in prepared if each.query is not None):
-            batch = collate(queries).to(self.device)
-            scores = self.model(batch)
+            with torch.autocast(self.device.type, enabled=False):
+                batch = collate(queries).to(self.device)
+                scores = self.model(batch)
             if not bool(scores.emissions.isfinite().all()):
                 raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
             yield batch, scores
@@ -326,6 +340,26 @@ class Grounder:
         """The same with each phrase by itself, by the rule of a decoder."""
         decoded = decode_independently(scores, batch, method)
         return rank_boxes(scores, decoded, options.calibration, options.top_k)
+
+
+def _unpacked(packed: bytes) -> Grounder:
+    kind, *values = pickle.loads(packed)  # of a process that sends us this function to call
+    grounder: Grounder = kind(*values)
+    return grounder
+
+
+def require_usual_torch() -> None:
+    """Refuse other defaults of torch than those that models are written for."""
+    if torch.get_default_dtype() != torch.float32:
+        raise DataError(
+            f"torch's default dtype is {torch.get_default_dtype()}; a grounder needs torch.set_default_dtype("
+            "torch.float32)"
+        )
+    if torch.get_default_device().type != "cpu":
+        raise DataError(
+            f"torch's default device is {torch.get_default_device()}; a grounder needs torch.set_default_device("
+            '"cpu"), and takes its own as Grounder.from_pretrained(device=...)'
+        )
 
 
 def _device(name: str) -> torch.device:

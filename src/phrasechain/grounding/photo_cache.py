@@ -7,11 +7,13 @@ an image in memory by the pixels that the network sees. So no answer is ever abo
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.images import PhotoFile
@@ -34,6 +36,11 @@ class PhotoCache:
             raise DataError(f"the photos to keep must be 0 or more, not {size}")
         self.extractor, self.size = extractor, size
         self._kept: OrderedDict[str, Regions] = OrderedDict()
+        self._lock = Lock()
+        _CACHES.add(self)
+
+    def unlock(self) -> None:
+        """Take a new lock: in a forked child, a thread that holds the old one is not there to release it."""
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,6 +69,18 @@ class PhotoCache:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
+
+
+_CACHES: WeakSet[PhotoCache] = WeakSet()
+
+
+def _unlock_all() -> None:
+    for each in list(_CACHES):
+        each.unlock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_all)
 
 
 def load_photo(source: ImageSource) -> ImageSource:

@@ -11,7 +11,6 @@ A training run will do as well; its probabilities are not calibrated. Nothing in
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 import torch
@@ -26,8 +26,9 @@ from torch import Tensor
 
 from phrasechain import __version__
 from phrasechain.baselines.registry import BUILDERS
-from phrasechain.core.errors import DataError, one_line
+from phrasechain.core.errors import DataError, located, one_line
 from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomically
+from phrasechain.core.json_lines import are_numbers, read_json
 from phrasechain.model.checkpoint import CARD, TEXT, WEIGHTS, FeatureSource, ModelInfo, load_checkpoint, save_checkpoint
 from phrasechain.model.confidence import EVIDENCE, EVIDENCE_WITH_PRESENCE, Calibration, Logistic
 from phrasechain.model.decode import DECODERS
@@ -157,33 +158,35 @@ def read_calibrations(file: Path) -> dict[str, Calibration]:
     """The calibration of each decoder; none where there is no file."""
     if not file.exists():
         return {}
-    data = read_bounded(file, _TEXT_LIMIT)
-    try:
-        found = json.loads(data)
-        evidence = tuple(found["evidence"])
-        if found["format"] != CALIBRATION_FORMAT or evidence not in (EVIDENCE, EVIDENCE_WITH_PRESENCE):
-            raise DataError(f"not of this version ({str(found['format'])[:60]!r}, not {CALIBRATION_FORMAT!r})")
-        decoders = {name: values for name, values in found["decoders"].items() if name in DECODERS}
-        return {name: _calibration(values, len(evidence)) for name, values in decoders.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{file}: broken: {one_line(error)}") from None
+    found = read_json(file, _TEXT_LIMIT)
+    with located(f"{file}: broken"):
+        decoders, evidence = found.get("decoders"), found.get("evidence")
+        if found.get("format") != CALIBRATION_FORMAT or evidence not in (list(EVIDENCE), list(EVIDENCE_WITH_PRESENCE)):
+            raise DataError(f"not of this version ({short(found.get('format'))}, not {CALIBRATION_FORMAT!r})")
+        if not isinstance(decoders, dict):
+            raise DataError("it has no decoders")
+        return {name: _calibration(values, len(evidence)) for name, values in decoders.items() if name in DECODERS}
 
 
 def _calibration(values: Any, count: int) -> Calibration:
     weights, constant = _logistic(values, count)
     if count == len(EVIDENCE):
         return Calibration(weights, constant)
-    presence, threshold = values["presence"], float(values["presence"]["threshold"])
-    if not 0 <= threshold <= 1:
-        raise DataError(f"a threshold is from 0 to 1, not {threshold}")
-    return Calibration(weights, constant, Logistic(*_logistic(presence, count)), threshold)
+    presence = values.get("presence")
+    threshold: Any = presence.get("threshold") if isinstance(presence, dict) else None
+    if not are_numbers([threshold]) or not 0 <= threshold <= 1:
+        raise DataError(f"a threshold is a number from 0 to 1, not {short(threshold)}")
+    return Calibration(weights, constant, Logistic(*_logistic(presence, count)), float(threshold))
 
 
 def _logistic(values: Any, count: int) -> tuple[tuple[float, ...], float]:
-    weights, constant = tuple(map(float, values["weights"])), float(values["constant"])
-    if len(weights) != count or not all(abs(value) <= _WEIGHT_LIMIT for value in (*weights, constant)):
+    weights, constant = (values.get(key) if isinstance(values, dict) else None for key in ("weights", "constant"))
+    numbers = [*weights, constant] if isinstance(weights, list) else []
+    is_whole = len(numbers) == count + 1 and are_numbers(numbers)
+    if not is_whole or not all(abs(value) <= _WEIGHT_LIMIT for value in numbers):
         raise DataError(f"a calibration has {count} weights and a constant, within ±{_WEIGHT_LIMIT:,}")
-    return weights, constant
+    *weights, constant = map(float, numbers)
+    return tuple(weights), constant
 
 
 def calibrations_json(calibrations: Mapping[str, Calibration], notes: Mapping[str, Any] | None = None) -> bytes:
@@ -205,13 +208,23 @@ def _calibration_dict(calibration: Calibration, has_presence: bool) -> dict[str,
 # ---- writing ----
 
 
-def save_pretrained(folder: Path, grounder: Pretrained, notes: Mapping[str, Any] | None = None) -> None:
-    """Write a grounder's folder; in one that exists, its files are replaced and others are left.
-
-    All of it is written beside the folder first: a full disk leaves the old grounder as it was.
-    """
+def require_free(folder: Path, force: bool) -> None:
+    """Refuse a folder that has something in it, unless by ``force``."""
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: cannot be written: it is no folder")
+    if not force and folder.exists() and any(folder.iterdir()):
+        raise DataError(f"{folder}: is not empty; choose another folder, or replace its grounder with force")
+
+
+def save_pretrained(
+    folder: Path, grounder: Pretrained, notes: Mapping[str, Any] | None = None, *, force: bool = False
+) -> None:
+    """Write a grounder's folder; with ``force`` in place of another, whose other files are kept.
+
+    All of it is written beside the folder first and takes its place by renaming: whatever interrupts it, a folder is
+    never of two grounders.
+    """
+    require_free(folder, force)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -250,14 +263,15 @@ def _digest(file: Path) -> str | None:
 
 
 def _move(new: Path, folder: Path) -> None:
-    if not folder.exists():
-        new.rename(folder)
-        return
-    names = {file.name for file in new.iterdir()}
-    for name in names:
-        (new / name).replace(folder / name)
-    for name in {REGIONS_FILE, FINDER_FILE} - names:
-        (folder / name).unlink(missing_ok=True)
+    """Rename the new folder; one in its place is renamed first, and removed once its other files have moved over."""
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    if old.exists():
+        for file in [file for file in old.iterdir() if file.name not in FILES]:
+            file.rename(folder / file.name)
+        shutil.rmtree(old)
 
 
 def push_to_hub(

@@ -61,7 +61,9 @@ def read_request(
         if phrases:
             raise DataError('--phrase and --captions do not go together; a .jsonl file has "phrases" of its own')
         pairs, problems = read_captions(captions, arguments)
-        if not pairs and not problems:
+        if not pairs and problems:
+            raise DataError(f"none of the {len(problems):,} lines of {captions} can be used; the first: {problems[0]}")
+        if not pairs:
             raise DataError(f"{captions}: no caption there" + " of these photos" * bool(arguments))
         return GroundRequest(pairs, problems=problems)
     if len(arguments) < 2:
@@ -101,7 +103,7 @@ def output_path(request: GroundRequest, out: str | None, as_json: bool) -> Path 
 def _picture_path(photo: Path, out: str | None) -> Path:
     """Never over the photo, and only where it can be written."""
     path = Path(f"{photo.stem}{GROUNDED}" if out is None else out)
-    if path.suffix.lower() in SUFFIXES and path.suffix.lower() != ".png":
+    if path.suffix and path.suffix.lower() != ".png":
         raise DataError(f"{path}: pictures are written as PNG; give a name that ends with .png")
     if exists(path) and path.samefile(photo):
         raise DataError(f"{path}: the photo itself; give the picture another name")

@@ -24,13 +24,16 @@ class PhotoGrounding(Grounding):
         """The photo with its boxes and the caption below; see :func:`phrasechain.draw.draw_grounding`."""
         from phrasechain.draw import draw_grounding  # imported here: an answer without a picture comes sooner
 
-        return draw_grounding(self.photo(), self, probabilities=probabilities, alternatives=alternatives)
+        return draw_grounding(self.canvas(), self, probabilities=probabilities, alternatives=alternatives)
 
-    def photo(self) -> Image.Image:
-        """The photo as displayed, in RGB, decoded anew."""
+    def canvas(self, panels: int = 1) -> Image.Image:
+        """The photo as displayed, in RGB, decoded anew, at the size at which it is drawn."""
+        from phrasechain.draw.panel import canvas_size
+
         if self.error is not None or self.source is None:
             raise DataError(f"nothing to draw: {self.error or 'the photo is not known'}")
-        return read_rgb(self.source)
+        size = canvas_size(self.width, self.height, panels)
+        return read_rgb(self.source, None if size[0] >= self.width else size)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers, as JSON has them; ``error`` only where there is one."""

@@ -8,27 +8,29 @@ are complete, so a run that is killed at any moment leaves a whole one behind.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from reprlib import repr as short
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
 from torch import Tensor
 
 from phrasechain import __version__
-from phrasechain.core.errors import DataError, one_line, unknown_name
-from phrasechain.core.files import json_bytes, read_bounded, sync_folder
+from phrasechain.core.errors import DataError, located, unknown_name
+from phrasechain.core.files import json_bytes, sync_folder
+from phrasechain.core.json_lines import read_json
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.system import GroundingSystem
+from phrasechain.store.shard import MAX_DIMENSION
 from phrasechain.text.base import TextEncoder
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.text.encoders import ENCODERS, build_encoder
@@ -39,7 +41,15 @@ if TYPE_CHECKING:
 CHECKPOINT_FORMAT = "phrasechain model 1"
 POINTERS = "checkpoints.json"
 WEIGHTS, CARD, TEXT = "model.safetensors", "config.json", "text.json"
-_JSON_LIMIT = 1 << 28  # bytes; vocabularies can be large
+_JSON_LIMIT = 1 << 25  # bytes; a vocabulary of two million words takes 24 million
+_CARD_KINDS: Mapping[str, tuple[type, ...]] = {
+    "model": (dict,),
+    "regions": (dict,),
+    "decode": (str,),
+    "step": (int,),
+    "score": (int, float, NoneType),
+    "trained": (dict, NoneType),
+}
 STEP_FOLDER = re.compile(r"step-\d+")
 
 
@@ -124,27 +134,18 @@ def load_checkpoint(path: Path | str, builders: Mapping[str, Builder] = BUILDERS
     ``builders`` maps each ``kind`` of model to what builds it; other packages can pass their own.
     """
     folder = find_checkpoint(Path(path))
-    info, text = read_model_info(folder), _read_json(folder / TEXT)
+    info, text = read_model_info(folder), read_json(folder / TEXT, _JSON_LIMIT)
     if info.kind not in builders:
         raise DataError(f"{folder / CARD}: {unknown_name('kind of model', info.kind, builders)}")
     file = read_tensors(folder / WEIGHTS, "checkpoint", format=CHECKPOINT_FORMAT)
     with EmptyParameters():
-        with _naming(folder / TEXT):
-            encoder = build_encoder(str(text.get("encoder")), text.get("settings") or {})
-        with _naming(folder / CARD):
+        with located(folder / TEXT):
+            encoder = build_encoder(text.get("encoder"), text.get("settings"))
+        with located(folder / CARD):
             model = builders[info.kind](info, encoder)
     with file_errors(folder / WEIGHTS, "checkpoint"):
         assign_weights(model, file.tensors, CARD)
     return Checkpoint(folder, model.eval(), info)
-
-
-@contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Say which file asks for what cannot be built."""
-    try:
-        yield
-    except (DataError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{file}: {one_line(error)}") from None
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -162,24 +163,32 @@ def find_checkpoint(path: Path) -> Path:
 def read_model_info(folder: Path) -> ModelInfo:
     """Read a checkpoint's ``config.json``."""
     file = folder / CARD
-    found = _read_json(file)
+    found = read_json(file, _JSON_LIMIT)
     if found.get("format") != CHECKPOINT_FORMAT:
-        raise DataError(
-            f"{file}: not of this version ({found.get('format', 'no format at all')!r}, not {CHECKPOINT_FORMAT!r})"
-        )
-    try:
-        return ModelInfo(
-            model=model_from_dict(found["model"], str(file)),
-            regions=FeatureSource(**found["regions"]),
-            decode=str(found["decode"]),
-            step=int(found["step"]),
-            score=None if found["score"] is None else float(found["score"]),
-            trained=found["trained"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file}: broken: {one_line(error)}") from None
+        shown = short(found.get("format", "no format at all"))
+        raise DataError(f"{file}: not of this version ({shown}, not {CHECKPOINT_FORMAT!r})")
+    with located(f"{file}: broken"):
+        for key, kinds in _CARD_KINDS.items():
+            if key not in found or type(found[key]) not in kinds:
+                raise DataError(f"{key!r} is not there, or not as it was written")
+        regions = _feature_source(found["regions"])
+    return ModelInfo(
+        model=model_from_dict(found["model"], str(file)),
+        regions=regions,
+        decode=found["decode"],
+        step=found["step"],
+        score=None if found["score"] is None else float(found["score"]),
+        trained=found["trained"],
+    )
+
+
+def _feature_source(found: Mapping[str, Any]) -> FeatureSource:
+    dimension, extractor, digest = (found.get(part.name) for part in fields(FeatureSource))
+    if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION or len(found) != len(fields(FeatureSource)):
+        raise DataError(f"'regions' has a dimension from 1 to {MAX_DIMENSION}, an extractor and a hash of its weights")
+    if not isinstance(extractor, str) or not isinstance(digest, str | None):
+        raise DataError("the names in 'regions' are no texts")
+    return FeatureSource(dimension, extractor, digest)
 
 
 def require_same_regions(card: ModelInfo, store: FeatureStore, where: Path) -> None:
@@ -201,7 +210,7 @@ def read_run_state(run: Path) -> RunState | None:
     file = run / POINTERS
     if not file.exists():
         return None
-    found = _read_json(file)
+    found = read_json(file, _JSON_LIMIT)
     last, best, finished = (found.get(key) for key in ("last", "best", "finished"))
     names = [name for name in (last, best) if isinstance(name, str) and STEP_FOLDER.fullmatch(name)]
     if len(names) != 2 or not isinstance(finished, bool):
@@ -234,18 +243,6 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_bounded(file, _JSON_LIMIT))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file}: broken: {one_line(error)}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{file}: broken: not an object")
-    return found
 
 
 def _short(digest: str | None) -> str:

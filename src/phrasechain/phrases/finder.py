@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -31,8 +31,9 @@ from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from phrasechain.chain import ChainCRF, ChainTagger
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import write_atomically
+from phrasechain.core.json_lines import parse_settings
 from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.text.base import Captions, longest
@@ -259,10 +260,12 @@ class PhraseFinder(nn.Module):
         """Read what ``save`` wrote, for inference."""
         file = read_tensors(path, _WHAT, largest=_LARGEST)
         with file_errors(path, _WHAT):
-            about = json.loads(file.metadata.get("finder", "{}"))
+            with located(f"broken {_WHAT}"):
+                about = parse_settings(file.metadata.get("finder", "{}").encode("utf-8", "replace"))
             _require_format(about)
+            words, sizes = _checked_words(about.get("words")), _checked_sizes(about.get("shape"))
             with EmptyParameters():
-                finder = cls(_checked_words(about["words"]), **_checked_sizes(about["shape"]))
+                finder = cls(words, **sizes)
             assign_weights(finder, file.tensors, "shape", parameters_only=True)
         return finder.eval()
 
@@ -324,14 +327,14 @@ def _checked_words(words: Any) -> list[str]:
 
 def _checked_sizes(shape: Any) -> dict[str, int]:
     """The sizes that a file claims."""
-    sizes = {name: shape[name] for name in MOST}
+    sizes: dict[str, Any] = {name: shape.get(name) if isinstance(shape, dict) else None for name in MOST}
     for name, most in MOST.items():
         if type(sizes[name]) is not int or not 1 <= sizes[name] <= most:
             raise DataError(f"broken {_WHAT}: its {name} must be a number from 1 to {most:,}")
     return sizes
 
 
-def _require_format(about: Any) -> None:
+def _require_format(about: Mapping[str, Any]) -> None:
     found = shorten(str(about.get("format", "no format at all")), 60)
-    if found != FINDER_FORMAT or tuple(about["labels"]) != LABELS:
+    if found != FINDER_FORMAT or about.get("labels") != list(LABELS):
         raise DataError(f"not a {_WHAT} of this version ({found}, not {FINDER_FORMAT})")

@@ -20,6 +20,7 @@ from phrasechain.text.tokens import Span, Token, tokenise
 
 Given = str | tuple[int, int]
 
+_COMPARED = 200  # characters of a phrase and words of a caption that are searched for what may be meant
 _SHOWN = 60  # characters of the user's text in a message
 
 
@@ -109,14 +110,16 @@ def _refuse_overlap(text: str, spans: Sequence[Span]) -> None:
 
 def _nearest(text: str, tokens: Sequence[Token], phrase: str) -> str:
     """A hint: the closest match in the caption, or the start of the caption."""
-    count = max(1, len(tokenise(phrase[:200])))
+    if len(phrase) > _COMPARED or len(tokens) > _COMPARED:  # comparing takes the product of both lengths
+        return f": {_quote(text)}"
+    count = max(1, len(tokenise(phrase)))
     pieces = [
         text[tokens[first].start : tokens[first + size - 1].end]
         for size in {max(1, count - 1), count, count + 1}
         for first in range(len(tokens) - size + 1)
     ]
     lowered = {piece.lower(): piece for piece in pieces}
-    near = get_close_matches(phrase[:200].lower(), lowered, n=1)
+    near = get_close_matches(phrase.lower(), lowered, n=1)
     return f"; did you mean {_quote(lowered[near[0]])}?" if near else f": {_quote(text)}"
 
 

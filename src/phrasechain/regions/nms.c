@@ -1,6 +1,7 @@
 /* Greedy NMS and soft-NMS over the boxes of one photo; regions/nms.py has the same in torch.
  *
- * Boxes are rows of x0, y0, x1, y1. Both functions write indices and return their number, or -1 when out of memory. */
+ * Boxes are rows of x0, y0, x1, y1. Both functions write indices and return their number, or -1 when out of memory, or
+ * asked for a number of boxes that is none. */
 
 #include <math.h>
 #include <stdint.h>
@@ -13,6 +14,8 @@ typedef struct {
 static Columns columns_in(float *memory, int64_t n) {
     return (Columns){memory, memory + n, memory + 2 * n, memory + 3 * n, memory + 4 * n};
 }
+
+static int is_count(int64_t n) { return n >= 0 && n <= INT64_MAX / 64; } /* so that no product below overflows */
 
 static inline float larger(float a, float b) { return a > b ? a : b; }
 static inline float smaller(float a, float b) { return a < b ? a : b; }
@@ -40,6 +43,7 @@ static inline float iou(Columns with, int64_t index, const float *box, float are
 
 /* Greedy NMS of n boxes sorted by falling score; stops once `count` are kept. */
 int64_t phrasechain_nms(const float *boxes, int64_t n, float threshold, int64_t count, int64_t *indices) {
+    if (!is_count(n) || !is_count(count)) return -1;
     float *memory = malloc((5 * count + 1) * sizeof(float));
     if (!memory) return -1;
     Columns kept = columns_in(memory, count);
@@ -66,6 +70,7 @@ static float log_sigmoid(float x) { return smaller(x, 0) - log1pf(expf(-fabsf(x)
  * 1 - sigmoid(slope (IoU - midpoint)) for every box selected before, and their log scores. */
 int64_t phrasechain_soft_nms(const float *boxes, const float *score, int64_t n, int64_t count, float midpoint,
                              float slope, int64_t *indices, float *log_scores) {
+    if (!is_count(n) || !is_count(count)) return -1;
     float *memory = malloc((6 * n + 1) * sizeof(float));
     if (!memory) return -1;
     Columns all = columns_in(memory, n);

@@ -63,21 +63,34 @@ def read_photo(source: ImageSource, size: int) -> Photo:
     with _opened(source) as image:
         width, height = displayed_size(image)
         turn = orientation(image)
-        least = _SPARE * size
-        is_file = isinstance(source, str | Path | PhotoFile)
-        draft = image.draft(None, (least, least)) if is_file else None  # by the JPEG decoder
-        part = draft[1][2:] if draft else image.size
-        reduction = max(1, image.width // least), max(1, image.height // least)
-        rgb = _as_rgb(image, *reduction)
-        box = (0, 0, part[0] / reduction[0], part[1] / reduction[1])  # the last row and column may stand for fewer
-        square = _turned(rgb.resize((size, size), Image.Resampling.BILINEAR, box), turn)
+        square = _turned(_resampled(image, (size, size), _SPARE, _is_file(source)), turn)
         return Photo(width, height, np.array(square))
 
 
-def read_rgb(source: ImageSource) -> Image.Image:
-    """The whole photo in RGB, as displayed."""
+def read_rgb(source: ImageSource, size: tuple[int, int] | None = None) -> Image.Image:
+    """The whole photo in RGB, as displayed; of another ``size`` (width, height) where one is given."""
     with _opened(source) as image:
-        return _turned(_as_rgb(image), orientation(image))
+        turn = orientation(image)
+        if size is None or size == displayed_size(image):
+            return _turned(_as_rgb(image), turn)
+        return _turned(_resampled(image, size[::-1] if turn >= 5 else size, 1, _is_file(source)), turn)
+
+
+def _is_file(source: ImageSource) -> bool:
+    return isinstance(source, str | Path | PhotoFile)
+
+
+def _resampled(image: Image.Image, size: tuple[int, int], spare: int, is_file: bool) -> Image.Image:
+    """The image in RGB at this size; before it is resampled it is reduced to no less than ``spare`` times that."""
+    least = spare * size[0], spare * size[1]
+    draft = image.draft(None, least) if is_file else None  # by the JPEG decoder
+    part = draft[1][2:] if draft else image.size
+    reduction = max(1, image.width // least[0]), max(1, image.height // least[1])
+    rgb = _as_rgb(image, *reduction)
+    if rgb.size == size:
+        return rgb
+    box = (0, 0, part[0] / reduction[0], part[1] / reduction[1])  # the last row and column may stand for fewer
+    return rgb.resize(size, Image.Resampling.BILINEAR, box)
 
 
 @contextmanager

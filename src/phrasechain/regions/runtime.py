@@ -11,7 +11,7 @@ import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from phrasechain.core.errors import DataError, require_name
-from phrasechain.core.files import cache_folder, write_atomically
+from phrasechain.core.files import cache_folder, private_folder, read_cached, write_cached
 from phrasechain.regions.network import DenseProposals, FeatureMaps, RegionNetwork, RegionOutputs
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+_GRAPHS = ("backbone", "region-head")
 _TRACED = ("regions/network.py", "regions/trunk.py", "regions/roi_align.py", "regions/anchors.py", "core/boxes.py")
 _EXPORTERS = ("torch", "onnx", "onnxscript", "onnxruntime")
 
@@ -84,18 +85,15 @@ def _sessions(network: RegionNetwork, weights_sha256: str) -> tuple[InferenceSes
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors
 
-    def session(graph: bytes | str) -> InferenceSession:
+    def session(graph: bytes) -> InferenceSession:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
-    folder = cache_folder() / "regions"
-    paths = [folder / f"{part}-{_cache_key(weights_sha256)}.onnx" for part in ("backbone", "region-head")]
-    with suppress(Exception):  # absent, unreadable, or cut by a full disk
-        return session(str(paths[0])), session(str(paths[1]))
-    graphs = export_graphs(network)
-    for path, graph in zip(paths, graphs, strict=True):
-        with suppress(OSError):  # a folder that cannot be written: the next start exports again
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, graph)
+    folder = private_folder(cache_folder() / "regions")
+    paths = [folder / f"{part}-{_cache_key(weights_sha256)}.onnx" for part in _GRAPHS] if folder else []
+    cached = [graph for path in paths if (graph := read_cached(path)) is not None]
+    graphs = cached if len(cached) == len(_GRAPHS) else export_graphs(network)
+    for path, graph in zip(paths, graphs, strict=False) if graphs is not cached else ():
+        write_cached(path, graph)
     return session(graphs[0]), session(graphs[1])
 
 

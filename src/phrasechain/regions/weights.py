@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.core.errors import DataError, unknown_name
+from phrasechain.core.errors import DataError, located, unknown_name
 from phrasechain.core.files import write_atomically
+from phrasechain.core.json_lines import parse_settings
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.regions.network import RegionNetwork, remove_norms, without_norms
 from phrasechain.regions.trunk import LITE0, SHAPES
@@ -71,21 +72,26 @@ def load_network(path: Path | None = None) -> Loaded:
     path = EMBEDDED if path is None else path
     file = read_tensors(path, _WHAT, format=REGIONS_FORMAT, largest=_LARGEST)
     with file_errors(path, _WHAT):
+        with located(f"broken {_WHAT}"):
+            shape = parse_settings(file.metadata.get("shape", "{}").encode("utf-8", "replace"))
+        if _SIDES not in file.tensors:
+            raise DataError(f"broken {_WHAT}: it has no tensor {_SIDES!r}")
         with EmptyParameters():
-            network = _empty_network(json.loads(file.metadata["shape"]), file.tensors.pop(_SIDES).clone())
+            network = _empty_network(shape, file.tensors.pop(_SIDES).clone())
         assign_weights(network, _renamed(file.tensors, _IN_NETWORK), "shape")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Loaded(network.eval().to(memory_format=torch.channels_last), digest)  # type: ignore[call-overload]
 
 
-def _empty_network(shape: Any, sides: Tensor) -> RegionNetwork:
+def _empty_network(shape: Mapping[str, Any], sides: Tensor) -> RegionNetwork:
     """A network of the shape that a file claims, once its sizes are known to be sensible."""
-    dimension, size, trunk = shape["dimension"], shape["size"], shape.get("trunk", LITE0.name)
+    dimension, size, trunk = shape.get("dimension"), shape.get("size"), shape.get("trunk", LITE0.name)
     if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
         raise DataError(f"broken {_WHAT}: the dimension must be a number from 1 to {MAX_DIMENSION}")
     if type(size) is not int or not 32 <= size <= _LARGEST_SIDE or size % 32:
         raise DataError(f"broken {_WHAT}: the side must be a multiple of 32 up to {_LARGEST_SIDE}")
-    if sides.ndim != 3 or len(sides) != 2 or sides.shape[2] != 2 or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
+    is_pairs = sides.dtype == torch.float32 and sides.ndim == 3 and len(sides) == 2 and sides.shape[2] == 2
+    if not is_pairs or not 1 <= sides.shape[1] <= _MOST_ANCHORS:
         raise DataError(f"broken {_WHAT}: the anchors must have the shape (2, up to {_MOST_ANCHORS}, 2)")
     if not isinstance(trunk, str) or trunk not in SHAPES:
         raise DataError(f"broken {_WHAT}: {unknown_name('trunk', str(trunk), SHAPES)}")

@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, located
 from phrasechain.core.files import reason, write_atomically
+from phrasechain.core.json_lines import parse_json
 from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.text.base import Captions, TextEncoder, longest
 
@@ -128,14 +129,18 @@ class CachedEncoder(TextEncoder):
     def _open_file(self, path: Path) -> None:
         file = read_tensors(path, _WHAT, format=CACHE_FORMAT, finite=False, remedy=_REMEDY)
         with file_errors(path, _WHAT, _REMEDY):
-            if file.metadata["encoder"] != self._identity:
+            if file.metadata.get("encoder") != self._identity:
                 raise DataError("the cache of another encoder")
-            self._add(json.loads(file.metadata["captions"]), file.tensors["vectors"])
+            with located(f"broken {_WHAT}"):
+                counts = parse_json(file.metadata.get("captions", "").encode("utf-8", "replace"))
+            self._add(counts, file.tensors.get("vectors"))
 
-    def _add(self, counts: dict[str, int], table: Tensor) -> None:
+    def _add(self, counts: Any, table: Tensor | None) -> None:
         """Index the captions of a file's table (tokens, D), which stays memory-mapped."""
-        if table.shape != (sum(counts.values()), self.dimension) or table.dtype != torch.float32:
-            raise ValueError(f"its vectors have the shape {tuple(table.shape)}")
+        if not isinstance(counts, dict) or not all(type(count) is int and count >= 0 for count in counts.values()):
+            raise DataError(f"broken {_WHAT}: its captions have no counts")
+        if table is None or table.shape != (sum(counts.values()), self.dimension) or table.dtype != torch.float32:
+            raise DataError(f"broken {_WHAT}: its vectors do not fit its captions")
         start = 0
         for key, count in counts.items():
             self._places[key] = table, start, start + count

@@ -15,13 +15,39 @@ from torch import Tensor
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import read_bounded
+from phrasechain.core.hdf5 import Hdf5File, open_hdf5
 from phrasechain.core.json_lines import parse_json
 
 CHARACTERS = 262  # ids: none, 256 bytes, begin and end of a sentence and of a word, padding
 _OPTIONS_LIMIT = 1 << 20  # bytes
 _MOST_WEIGHTS = 1 << 30  # the largest official model has 94 million
 _LARGEST = 65_536  # size of anything
+_MOST_LAYERS = 100
+_LARGEST_CLIP = 1_000_000  # of cells and states; the official ones are clipped at 3
 
+#: The sizes that an ``ElmoEncoder`` is built from.
+SIZES = (
+    *("characters", "filters", "highways", "activation", "longest_word", "state", "cell", "depth"),
+    *("cell_clip", "state_clip", "skip"),
+)
+_BOUNDS = {
+    "characters": (1, _LARGEST),
+    "longest_word": (3, _LARGEST),
+    "highways": (0, _MOST_LAYERS),
+    "state": (1, _LARGEST),
+    "cell": (1, _LARGEST),
+    "depth": (1, _MOST_LAYERS),
+}
+NO_NAMES: Mapping[str, str] = {}
+_OFFICIAL_NAMES = {
+    "characters": "dim",
+    "longest_word": "max_characters_per_token",
+    "highways": "n_highway",
+    "state": "projection_dim",
+    "cell": "dim",
+    "depth": "n_layers",
+    "state_clip": "proj_clip",
+}
 Arrays = Mapping[str, NDArray[np.float32]]
 _HIGHWAY = re.compile(r"highways\.\d+\.(weight|bias)")
 
@@ -29,28 +55,44 @@ _HIGHWAY = re.compile(r"highways\.\d+\.(weight|bias)")
 def read_options(path: Path) -> dict[str, Any]:
     """The sizes in ``options.json``, as arguments of ``ElmoEncoder``."""
     try:
-        record = parse_json(read_bounded(path, _OPTIONS_LIMIT))
+        record = parse_json(read_bounded(path, _OPTIONS_LIMIT, named=False))
         characters, lstm = _part(record, "char_cnn"), _part(record, "lstm")
         if characters.get("n_characters") not in (CHARACTERS - 1, CHARACTERS):
             raise DataError(f'"n_characters" of an ELMo over bytes is {CHARACTERS}')
-        if not isinstance(characters.get("activation"), str):
-            raise DataError('"activation" is not a name')
-        longest_word = _whole(characters, "max_characters_per_token", low=3)
-        return {
-            "characters": _whole(_part(characters, "embedding"), "dim"),
-            "filters": _filters(characters.get("filters"), longest_word),
-            "highways": _whole(characters, "n_highway", low=0, high=100) if characters.get("n_highway") else 0,
-            "activation": characters["activation"],
-            "longest_word": longest_word,
-            "state": _whole(lstm, "projection_dim"),
-            "cell": _whole(lstm, "dim"),
-            "depth": _whole(lstm, "n_layers", high=100),
-            "cell_clip": _clip(lstm, "cell_clip"),
-            "state_clip": _clip(lstm, "proj_clip"),
-            "skip": lstm.get("use_skip_connections") is True,
-        }
+        return check_sizes(
+            {
+                "characters": _part(characters, "embedding").get("dim"),
+                "filters": characters.get("filters"),
+                "highways": characters.get("n_highway") or 0,
+                "activation": characters.get("activation"),
+                "longest_word": characters.get("max_characters_per_token"),
+                "state": lstm.get("projection_dim"),
+                "cell": lstm.get("dim"),
+                "depth": lstm.get("n_layers"),
+                "cell_clip": lstm.get("cell_clip"),
+                "state_clip": lstm.get("proj_clip"),
+                "skip": lstm.get("use_skip_connections") is True,
+            },
+            _OFFICIAL_NAMES,
+        )
     except DataError as error:
         raise DataError(f"{path}: not the options of an ELMo: {error}") from None
+
+
+def check_sizes(sizes: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) -> dict[str, Any]:
+    """The sizes of an ELMo from an untrusted file, each within its bounds; ``names`` are theirs in that file."""
+    for key, (low, high) in _BOUNDS.items():
+        if type(sizes.get(key)) is not int or not low <= sizes[key] <= high:
+            raise DataError(f'"{names.get(key, key)}" is not a whole number from {low} to {high:,}')
+    if not isinstance(sizes.get("activation"), str):
+        raise DataError('"activation" is not a name')
+    if not isinstance(sizes.get("skip"), bool):
+        raise DataError('"skip" is not true or false')
+    return {key: sizes[key] for key in SIZES} | {
+        "filters": _filters(sizes.get("filters"), sizes["longest_word"]),
+        "cell_clip": _clip(sizes.get("cell_clip"), names.get("cell_clip", "cell_clip")),
+        "state_clip": _clip(sizes.get("state_clip"), names.get("state_clip", "state_clip")),
+    }
 
 
 def read_weights(path: Path, sizes: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -59,14 +101,8 @@ def read_weights(path: Path, sizes: Mapping[str, Any]) -> dict[str, Tensor]:
     if sum(prod(shape) for shape in layout.values()) > _MOST_WEIGHTS:
         raise DataError(f"{path}: the options ask for more than {_MOST_WEIGHTS:,} weights, which no ELMo has")
     try:
-        import h5py
-    except ImportError:
-        raise DataError("reading the weights of ELMo needs h5py: pip install 'phrasechain[train]'") from None
-    try:
-        with h5py.File(path, "r") as hdf5:
+        with open_hdf5(path, "reading the weights of ELMo", named=False) as hdf5:
             found = {name: _array(hdf5, name, shape) for name, shape in layout.items()}
-    except OSError as error:
-        raise DataError(f"{path}: cannot read it as HDF5: {str(error)[:100]}") from None
     except DataError as error:
         raise DataError(f"{path}: {error}; the weights are not those of the options") from None
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in _converted(found, sizes)}
@@ -126,20 +162,15 @@ def _cell_name(direction: int, place: int) -> str:
     return f"RNN_{direction}/RNN/MultiRNNCell/Cell{place}/LSTMCell"
 
 
-def _array(hdf5: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """A finite array of the expected shape, stored in this file (no links to others)."""
-    import h5py
-
-    item = hdf5
-    for part in name.split("/"):
-        if not isinstance(item, h5py.Group) or not isinstance(item.get(part, getlink=True), h5py.HardLink):
-            raise DataError(f"no array {name!r} in it")
-        item = item[part]
-    if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual or item.dtype.kind != "f":
-        raise DataError(f"{name!r} is not an array of numbers within the file")
-    if item.shape != shape or prod(item.chunks or (1,)) > _MOST_WEIGHTS:
-        raise DataError(f"{name!r} has the shape {item.shape}, expected {shape}")
-    array = np.asarray(item[...], np.float32)
+def _array(hdf5: Hdf5File, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """A finite array of the expected shape."""
+    item = hdf5.find(name)
+    if item is None:
+        raise DataError(f"no array {name!r} in it")
+    if item.shape != shape or item.dtype.kind != "f":
+        raise DataError(f"{name!r} has the shape {item.shape} of {item.dtype}, expected {shape} of floats")
+    with np.errstate(over="ignore"):
+        array = item.read(most=_MOST_WEIGHTS).astype(np.float32)
     if not np.isfinite(array).all():
         raise DataError(f"{name!r} holds numbers that are not finite")
     return array
@@ -189,13 +220,6 @@ def _part(record: Any, key: str) -> dict[str, Any]:
     return value
 
 
-def _whole(record: Mapping[str, Any], key: str, low: int = 1, high: int = _LARGEST) -> int:
-    value = record.get(key)
-    if type(value) is not int or not low <= value <= high:
-        raise DataError(f'"{key}" is not a whole number from {low} to {high:,}')
-    return value
-
-
 def _filters(value: Any, longest_word: int) -> list[list[int]]:
     if not isinstance(value, list) or not 1 <= len(value) <= 100 or not all(map(_is_filter, value)):
         raise DataError('"filters" is not a list of pairs [width, count]')
@@ -212,10 +236,9 @@ def _are_sizes(values: Iterable[Any]) -> bool:
     return all(type(value) is int and 1 <= value <= _LARGEST for value in values)
 
 
-def _clip(record: Mapping[str, Any], key: str) -> float | None:
-    value = record.get(key)
+def _clip(value: Any, key: str) -> float | None:
     if value is None:
         return None
-    if type(value) not in (int, float) or not 0 < value < float("inf"):
-        raise DataError(f'"{key}" is not a number above 0')
+    if type(value) not in (int, float) or not 0 < value <= _LARGEST_CLIP:
+        raise DataError(f'"{key}" is not a number above 0, up to {_LARGEST_CLIP:,}')
     return float(value)

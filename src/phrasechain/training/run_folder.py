@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -23,6 +24,7 @@ from torch import Tensor
 from phrasechain.core.distributed import Processes
 from phrasechain.core.errors import DataError
 from phrasechain.core.files import json_bytes, read_bounded, reason, write_atomically
+from phrasechain.core.json_lines import parse_settings, read_json
 from phrasechain.core.settings import upgraded
 from phrasechain.core.tensors import file_errors, read_tensors
 from phrasechain.model.checkpoint import POINTERS, STEP_FOLDER, RunState, read_run_state, write_folder
@@ -66,6 +68,9 @@ def _locked(folder: Path, config: dict[str, Any], settings: object | None) -> It
     is_failed = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{folder}: cannot be written: there is a file in its place; choose another folder") from None
+    try:
         with FileLock(folder / LOCK, timeout=0):
             is_begun = (folder / CONFIG).exists()
             _require_same(folder / CONFIG, config, settings)
@@ -96,8 +101,8 @@ def _require_same(path: Path, config: dict[str, Any], settings: object | None) -
         write_atomically(path, json_bytes(config))
         return
     try:
-        found = dict(json.loads(read_bounded(path, _JSON_LIMIT)))
-    except (ValueError, TypeError):
+        found = read_json(path, _JSON_LIMIT)
+    except DataError:
         raise DataError(f"{path}: not the configuration of a run; choose another folder") from None
     if found.get(FORMAT_KEY) != config.get(FORMAT_KEY):
         raise DataError(f"{path.parent}: made by another command or version of phrasechain; choose another folder")
@@ -148,10 +153,13 @@ class Checkpoints:
             return None
         last = self.folder / self.run.last
         with file_errors(last, "checkpoint", _REMEDY):
-            state = dict(json.loads(read_bounded(last / STATE, _JSON_LIMIT)))
+            state = parse_settings(read_bounded(last / STATE, _JSON_LIMIT, named=False))
             if state.get(FORMAT_KEY) != STATE_FORMAT:
                 raise DataError("written by another version of phrasechain")
-            self.best, self.stale, step = state["best"], int(state["stale"]), int(state["step"])
+            best, stale, step = (state.get(key) for key in ("best", "stale", "step"))
+            if type(stale) is not int or type(step) is not int or type(best) not in (int, float, NoneType):
+                raise DataError(f"broken checkpoint: its {STATE} has no step")
+            self.best, self.stale = best, stale
         return step, read_tensors(last / TRAINING, "training state", remedy=_REMEDY).tensors
 
     def write(self, step: int, score: float | None, files: Mapping[str, bytes], tensors: Mapping[str, Tensor]) -> None:

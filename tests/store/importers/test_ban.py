@@ -66,7 +66,7 @@ def test_ban_files_do_not_reach_other_files(tmp_path: Path):
     (tmp_path / "secret").write_bytes(bytes(32))
     with h5py.File(tmp_path / "f.hdf5", "a") as hdf5:
         hdf5.create_dataset("image_bb", (2, 4), "<f4", external=[(str(tmp_path / "secret"), 0, 32)])
-    with pytest.raises(DataError, match="within this file"):
+    with pytest.raises(DataError, match="within the file"):
         import_features([tmp_path / "f.hdf5"], tmp_path / "s")
 
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phrasechain.core.errors import DataError
+from phrasechain.core.hdf5 import Hdf5Array, Hdf5File, open_hdf5
 from phrasechain.core.schema import Regions
 from phrasechain.store.importers.entry import Entry, EntrySource
 from phrasechain.store.importers.plain_pickle import read_plain_pickle
 from phrasechain.store.writer import MAX_REGIONS
 
-MAX_IMAGES = 10_000_000
-MAX_VALUES = 1 << 26  # of one image, and of an HDF5 chunk
+MAX_IMAGES = 2_000_000
+MAX_VALUES = 1 << 24  # of one image
 _WIDTHS = {"image_features": None, "image_bb": 4, "spatial_features": 6}
 
 
@@ -46,7 +46,8 @@ def read_ids(path: Path) -> list[tuple[str, int]]:
         raise DataError(f"{path}: a {type(ids).__name__}, not a dict from image id to row")
     for image, row in ids.items():
         if type(image) not in (int, str) or type(row) is not int:
-            raise DataError(f"{path}: {str(image)[:40]!r} → {str(row)[:40]!r} is not an image id and a row")
+            kinds = f"{type(image).__name__} → {type(row).__name__}"  # not themselves: they may be nested without end
+            raise DataError(f"{path}: {kinds} is not an image id and a row")
     return sorted(((str(image), row) for image, row in ids.items()), key=lambda pair: pair[1])
 
 
@@ -74,49 +75,36 @@ def infer_image_size(boxes: NDArray[np.floating], spatial: NDArray[np.floating])
 
 
 def _entries(files: Sequence[Path], rows: Sequence[Sequence[tuple[str, int]]]) -> Iterator[Entry]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise DataError("reading HDF5 needs h5py: pip install 'phrasechain[train]'") from error
     position = 0
     for file, pairs in zip(files, rows, strict=True):
-        try:
-            hdf5 = h5py.File(file, "r")
-        except OSError as error:
-            raise DataError(f"{file}: cannot read it as HDF5: {str(error)[:100]}") from error
-        with hdf5:
+        with open_hdf5(file, "reading BAN's features") as hdf5:
             arrays = {name: _dataset(hdf5, name, width, file) for name, width in _WIDTHS.items()}
-            bounds = _bounds(hdf5, file) if "pos_boxes" in hdf5 else None
+            bounds = _bounds(hdf5, file)
             _check_shapes(arrays, bounds, file)
             for image, row in pairs:
                 position += 1
                 yield Entry(f"{file}[{row}]", image, partial(_load, image, row, arrays, bounds), position)
 
 
-def _dataset(hdf5: Any, name: str, width: int | None, file: Path) -> Any:
-    """A numeric dataset stored in this file (no external links), in chunks of bounded size."""
-    import h5py
-
-    if name not in hdf5 or not isinstance(hdf5.get(name, getlink=True), h5py.HardLink):
+def _dataset(hdf5: Hdf5File, name: str, width: int | None, file: Path) -> Hdf5Array:
+    data = hdf5.find(name)
+    if data is None:
         raise DataError(f"{file}: no dataset {name!r}; BAN files have {', '.join(_WIDTHS)} and pos_boxes")
-    data = hdf5[name]
-    if not isinstance(data, h5py.Dataset) or data.external or data.is_virtual or data.dtype.kind not in "fiu":
-        raise DataError(f"{file}: {name!r} is not an array of numbers within this file")
-    if int(np.prod(data.chunks or (1,), dtype=object)) > MAX_VALUES:
-        raise DataError(f"{file}: {name!r} is stored in chunks of {data.chunks}, too large to read")
-    if width is not None and (data.ndim < 2 or data.shape[-1] != width):
+    if width is not None and (len(data.shape) < 2 or data.shape[-1] != width):
         raise DataError(f"{file}: {name!r} has shape {data.shape}, its last dimension must be {width}")
     return data
 
 
-def _bounds(hdf5: Any, file: Path) -> NDArray[np.integer]:
+def _bounds(hdf5: Hdf5File, file: Path) -> NDArray[np.integer] | None:
+    if hdf5.find("pos_boxes") is None:
+        return None
     data = _dataset(hdf5, "pos_boxes", 2, file)
-    if data.ndim != 2 or len(data) > MAX_IMAGES or data.dtype.kind not in "iu":
+    if len(data.shape) != 2 or len(data) > MAX_IMAGES or data.dtype.kind not in "iu":
         raise DataError(f"{file}: 'pos_boxes' has shape {data.shape} of {data.dtype}, not (images, 2) of whole numbers")
-    return np.asarray(data[:])
+    return data.read(most=2 * MAX_IMAGES)
 
 
-def _check_shapes(arrays: dict[str, Any], bounds: NDArray[np.integer] | None, file: Path) -> None:
+def _check_shapes(arrays: dict[str, Hdf5Array], bounds: NDArray[np.integer] | None, file: Path) -> None:
     shapes = {name: data.shape for name, data in arrays.items()}
     sides = 2 if bounds is not None else 3
     heads = {shape[:-1] for shape in shapes.values()}
@@ -125,7 +113,7 @@ def _check_shapes(arrays: dict[str, Any], bounds: NDArray[np.integer] | None, fi
         raise DataError(f"{file}: the shapes {shapes} do not fit each other{hint}")
 
 
-def _load(image: str, row: int, arrays: dict[str, Any], bounds: NDArray[np.integer] | None) -> Regions:
+def _load(image: str, row: int, arrays: dict[str, Hdf5Array], bounds: NDArray[np.integer] | None) -> Regions:
     rows = len(arrays["image_bb"]) if bounds is None else len(bounds)
     if not 0 <= row < rows:
         raise DataError(f"row {row} does not exist, there are {rows}")
@@ -139,11 +127,6 @@ def _load(image: str, row: int, arrays: dict[str, Any], bounds: NDArray[np.integ
         where, count = slice(start, end), end - start
     if not 1 <= count <= MAX_REGIONS:
         raise DataError(f"the image has {count} regions; it must have 1 to {MAX_REGIONS}")
-    if count * arrays["image_features"].shape[-1] > MAX_VALUES:
-        raise DataError(f"the image has more than {MAX_VALUES} feature values")
-    try:
-        features, boxes, spatial = (arrays[name][where] for name in _WIDTHS)
-    except OSError as error:
-        raise DataError(f"cannot read the row: {str(error)[:100]}") from error
+    features, boxes, spatial = (arrays[name].read(where, most=MAX_VALUES) for name in _WIDTHS)
     width, height = infer_image_size(boxes, spatial)
     return Regions(image, width, height, boxes, features)

@@ -5,29 +5,24 @@ from __future__ import annotations
 import math
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from phrasechain.core.errors import DataError
+from phrasechain.core.errors import DataError, library_errors
 from phrasechain.core.files import files_below
 from phrasechain.core.schema import Regions
 from phrasechain.store.importers.entry import Entry, EntrySource
 
-MAX_BYTES = 1 << 28  # of a file, and of an array in it
+MAX_BYTES = 1 << 26  # of a file, and of what its arrays unpack to
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-_BROKEN = (  # what zipfile and numpy's header parser raise on damaged files
-    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, MemoryError, OverflowError),
-    *(SyntaxError, TokenError),
-)
+_NAMES = ("x", "bbox", "num_bbox", "image_w", "image_h")
 
 
 def open_ddpn(paths: Sequence[Path]) -> EntrySource:
@@ -53,17 +48,7 @@ def _entries(files: Sequence[Path]) -> Iterator[Entry]:
 
 
 def _load(file: Path) -> Regions:
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise DataError(f"a file of more than {MAX_BYTES} bytes")
-        with zipfile.ZipFile(file) as archive:
-            features, boxes, count, width, height = (
-                _array(archive, name) for name in ("x", "bbox", "num_bbox", "image_w", "image_h")
-            )
-    except DataError:
-        raise
-    except _BROKEN as error:
-        raise DataError(f"not an npz file: {' '.join(str(error).split())[:100]}") from error
+    features, boxes, count, width, height = _read_arrays(file)
     regions = _number(count, "num_bbox")
     if boxes.shape != (regions, 4):
         raise DataError(f"bbox has shape {boxes.shape}, not (num_bbox, 4) = ({regions}, 4)")
@@ -74,24 +59,37 @@ def _load(file: Path) -> Regions:
     return Regions(image_id(file), _number(width, "image_w"), _number(height, "image_h"), boxes, features)
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """A numeric array; its header is checked against the member's size before anything is allocated. No pickle."""
+def _read_arrays(file: Path) -> list[NDArray[Any]]:
+    """The door to npz files: zipfile and numpy's parser of headers raise many kinds on damaged ones."""
+    with library_errors("not an npz file"):
+        if file.stat().st_size > MAX_BYTES:
+            raise DataError(f"a file of more than {MAX_BYTES:,} bytes")
+        with zipfile.ZipFile(file) as archive:
+            members = [_member(archive, name) for name in _NAMES]
+            if sum(member.file_size for member in members) > MAX_BYTES:
+                raise DataError(f"its arrays unpack to more than {MAX_BYTES:,} bytes")
+            return [_array(archive, member, name) for member, name in zip(members, _NAMES, strict=True)]
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     try:
-        member = archive.getinfo(f"{name}.npy")
-    except KeyError as error:
-        raise DataError(f"no array {name!r}; a DDPN file has x, bbox, num_bbox, image_w and image_h") from error
-    if member.file_size > MAX_BYTES:
-        raise DataError(f"{name!r} declares {member.file_size} bytes, more than {MAX_BYTES}")
+        return archive.getinfo(f"{name}.npy")
+    except KeyError:
+        raise DataError(f"no array {name!r}; a DDPN file has x, bbox, num_bbox, image_w and image_h") from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    """A numeric array; its header is checked against the member's size before anything is allocated. No pickle."""
     with archive.open(member) as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # numpy warns of headers that Python 2 wrote
+        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote, Python of those that are no code
         version = npy.read_magic(stream)
         if version not in _HEADERS:
             raise DataError(f"{name!r} is npy version {version}, not 1.0 or 2.0")
         shape, is_fortran, dtype = _HEADERS[version](stream)
-        if dtype.kind not in "fiu":
+        if dtype.kind not in "fiu" or dtype.subdtype is not None:
             raise DataError(f"{name!r} holds {dtype}, not numbers")
-        data = stream.read()
-    if len(data) != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
+        data = stream.read(member.file_size)
+    if min(shape, default=0) < 0 or len(data) != math.prod(shape) * dtype.itemsize:
         raise DataError(f"{name!r} has {len(data)} bytes, which do not fit its shape {shape}")
     return np.ndarray(shape, dtype, data, order="F" if is_fortran else "C")
 

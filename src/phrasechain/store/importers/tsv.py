@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import binascii
 import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -19,7 +18,8 @@ from phrasechain.core.schema import Regions
 from phrasechain.store.importers.entry import Entry, EntrySource, broken_entry
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
-MAX_LINE_BYTES = 1 << 26
+MAX_LINE_BYTES = 1 << 24
+MAX_GROWTH = 100  # times that a gzipped file may unpack to; base64 of features gives about 1.3
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -39,12 +39,18 @@ def _file_entries(file: Path, before: int) -> Iterator[Entry]:
         is_gzip = raw.read(2) == _GZIP_MAGIC
         raw.seek(0)
         stream: BinaryIO = gzip.GzipFile(fileobj=raw) if is_gzip else raw  # type: ignore[assignment]
+        expanded, most = 0, MAX_GROWTH * file.stat().st_size + MAX_LINE_BYTES if is_gzip else None
         for number in count(1):
             where = f"{file}:{number}"
             try:
                 line, is_too_long = _read_line(stream)
-            except (OSError, EOFError, zlib.error) as error:
+                expanded += len(line)
+            except Exception as error:  # gzip and zlib raise several kinds
                 yield broken_entry(where, f"the file is truncated or damaged here: {error}", before + raw.tell())
+                return
+            if most is not None and expanded > most:
+                reason = f"unpacks to more than {MAX_GROWTH} times its size: no file of features does"
+                yield broken_entry(where, reason, before + raw.tell())
                 return
             if is_too_long:
                 yield broken_entry(where, f"a line of more than {MAX_LINE_BYTES} bytes", before + raw.tell())
