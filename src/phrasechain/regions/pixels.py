@@ -69,8 +69,9 @@ def read_photo(source: ImageSource, size: int) -> Photo:
         part = draft[1][2:] if draft else image.size
         reduction = max(1, image.width // least), max(1, image.height // least)
         rgb = _as_rgb(image, *reduction)
-        box = (0, 0, part[0] / reduction[0], part[1] / reduction[1])  # the last row and column may stand for fewer
-        square = _turned(rgb.resize((size, size), Image.Resampling.BILINEAR, box), turn)
+        used = part[0] / reduction[0], part[1] / reduction[1]  # the last row and column may stand for fewer
+        shown, box = _turned(rgb, turn), _turned_box(used, rgb.size, turn)
+        square = shown.resize((size, size), Image.Resampling.BILINEAR, box)  # Pillow 12 rounds columns before rows
         return Photo(width, height, np.array(square))
 
 
@@ -98,7 +99,8 @@ def _opened(source: ImageSource) -> Iterator[Image.Image]:
 
 def _checked(array: Any) -> NDArray[np.uint8]:
     if not isinstance(array, np.ndarray):
-        raise DataError(f"a photo is a path, a PIL image or a numpy array, not of the type {type(array).__name__}")
+        kinds = "a path, a PIL image, encoded bytes or a numpy array"
+        raise DataError(f"a photo is {kinds}, not of the type {type(array).__name__}")
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise DataError(f"the given array has the shape {array.shape} and the type {array.dtype}, not H × W × 3, uint8")
     return array
@@ -106,6 +108,19 @@ def _checked(array: Any) -> NDArray[np.uint8]:
 
 def _turned(image: Image.Image, turn: int) -> Image.Image:
     return image.transpose(_TURNS[turn]) if turn in _TURNS else image
+
+
+def _turned_box(used: tuple[float, float], size: tuple[int, int], turn: int) -> tuple[float, float, float, float]:
+    """Where the upper left part of an image lies once the image is turned.
+
+    >>> [_turned_box((9.5, 5), (10, 5), turn)[0] for turn in (1, 2, 5, 8)]
+    [0, 0.5, 0, 0]
+    """
+    right, down = size[0] - used[0], size[1] - used[1]  # what lies beyond it
+    left = right if turn in (2, 3) else down if turn in (6, 7) else 0
+    top = down if turn in (3, 4) else right if turn in (7, 8) else 0
+    width, height = used if turn < 5 else used[::-1]
+    return (left, top, left + width, top + height)
 
 
 def _as_rgb(image: Image.Image, across: int = 1, down: int = 1) -> Image.Image:
