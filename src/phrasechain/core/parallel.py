@@ -39,6 +39,24 @@ def _one_core_each(workers: int) -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch start no other threads for the calling one: small operators are slower on several.
+
+    Several threads that wait for each other after each operator lose far more where the machine is busy. A thread that
+    first uses torch while another one is in here may keep one thread for itself.
+    """
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def usable_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.images import PhotoFile, is_animated, without_warnings
+from phrasechain.core.images import PhotoFile, encode_png, is_animated, without_warnings
 from phrasechain.core.progress import track
 from phrasechain.core.schema import Box
 from phrasechain.core.terminal import print_table, printable
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 SHOWN_ALTERNATIVES = 2  # of each phrase, in a picture
 ANIMATED = "an animation; its first frame is used"
 NO_PHRASES = "no phrase of the caption names something to be seen; say which you mean with --phrase"
-_COMPRESSION = 1  # of zlib, for pictures: an eighth of the time of 6, a twelfth more bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,7 @@ class GroundResult:
     def picture(self, alternatives: bool = False) -> bytes:
         """Its picture, as PNG."""
         with without_warnings():
-            drawn = self._draw(SHOWN_ALTERNATIVES if alternatives else 0)
-        png = BytesIO()
-        drawn.save(png, "PNG", compress_level=_COMPRESSION)
-        return png.getvalue()
+            return encode_png(self._draw(SHOWN_ALTERNATIVES if alternatives else 0))
 
     def _draw(self, alternatives: int) -> Image.Image:
         if self.independent is None:

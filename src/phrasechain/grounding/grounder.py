@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -16,20 +16,23 @@ import torch
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.images import PhotoFile
 from phrasechain.core.memory import collector_paused
-from phrasechain.core.parallel import in_order, usable_cores
+from phrasechain.core.parallel import in_order, one_thread, usable_cores
 from phrasechain.core.schema import GroundedPhrase
-from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
+from phrasechain.grounding.explore import Details, Exploration, details_of
+from phrasechain.grounding.photo_cache import PHOTOS, EncodedPhoto, GivenPhoto, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
 from phrasechain.grounding.result import PhotoGrounding
-from phrasechain.model.batch import GroundQuery, collate
+from phrasechain.model.batch import Batch, GroundQuery, collate
 from phrasechain.model.confidence import RankedBoxes, rank_boxes
-from phrasechain.model.decode import DECODERS
+from phrasechain.model.decode import DECODERS, Decoded
+from phrasechain.model.scores import Scores
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
-from phrasechain.regions.pixels import ImageSource
 from phrasechain.text.tokens import tokenise
 
-GroundPair = tuple[ImageSource, str] | tuple[ImageSource, str, Sequence[Given] | None]
+GroundImage = GivenPhoto | EncodedPhoto
+GroundPair = tuple[GroundImage, str] | tuple[GroundImage, str, Sequence[Given] | None]
+Look = Callable[[Scores, Batch, Decoded], None]
 OnError = Literal["yield", "raise"]
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
@@ -124,7 +127,7 @@ class Grounder:
 
     def ground(
         self,
-        image: ImageSource,
+        image: GroundImage,
         caption: str,
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
@@ -133,9 +136,9 @@ class Grounder:
         """Ground the phrases of one caption.
 
         Args:
-            image: a path, a PIL image, or an H × W × 3 array of uint8, RGB. Boxes are in its pixels as displayed (EXIF
-                orientation applied). The file of a path is read once; its bytes stay with the grounding, which draws
-                from them.
+            image: a path, a PIL image, the bytes of a picture, an open binary file, an H × W × 3 array of uint8, RGB,
+                or what :meth:`encode` gave. Boxes are in its pixels as displayed (EXIF orientation applied). A file is
+                read once; its bytes stay with the grounding, which draws from them.
             caption: any text; a caption that names nothing gives a grounding without phrases.
             phrases: which phrases, as texts or as (start, end) in code points of the caption; by default those that
                 the finder finds.
@@ -145,6 +148,34 @@ class Grounder:
         method = self._check_options(decode, top_k)
         (found,) = self._fill([self._prepare(image, caption, phrases, method)], method, top_k)
         return found
+
+    def encode(self, image: GivenPhoto) -> EncodedPhoto:
+        """Find the regions of a photo once, to ground any number of captions on it, for as long as you keep it."""
+        photo = load_photo(image)
+        return EncodedPhoto(self._photos.regions(photo), _path(image), photo)
+
+    def explore(
+        self,
+        image: GroundImage,
+        caption: str,
+        phrases: Sequence[Given] | None = None,
+        decode: str | None = None,
+        top_k: int = 5,
+        *,
+        k_best: int = 0,
+    ) -> Exploration:
+        """:meth:`ground`, with more of what the model thinks: all marginals and the ``k_best`` best groundings."""
+        method = self._check_options(decode, top_k)
+        if k_best < 0:
+            raise DataError(f"k_best must be 0 or more, not {k_best}")
+        seen: list[Details] = []
+        (found,) = self._fill(
+            [self._prepare(image, caption, phrases, method)],
+            method,
+            top_k,
+            lambda scores, batch, decoded: seen.append(details_of(scores, batch, decoded, k_best)),
+        )
+        return Exploration(found, *(seen[0] if seen else Details((), ())))
 
     def ground_many(
         self,
@@ -189,7 +220,7 @@ class Grounder:
 
     def _prepare(
         self,
-        image: ImageSource,
+        image: GroundImage,
         caption: str,
         phrases: Sequence[Given] | None,
         method: str,
@@ -199,14 +230,17 @@ class Grounder:
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
         finder = self.parts.finder
-        found = (
-            finder.find(caption) if phrases is None else finder.categorise(caption, locate_phrases(caption, phrases))
-        )
-        photo = load_photo(image)
-        regions = self._photos.regions(photo)
+        with one_thread():
+            found = (
+                finder.find(caption)
+                if phrases is None
+                else finder.categorise(caption, locate_phrases(caption, phrases))
+            )
+        encoded = image if isinstance(image, EncodedPhoto) else self.encode(image)
+        regions, photo = encoded.regions, encoded.source
         if isinstance(photo, PhotoFile) and not keep_photo:
             photo = photo.released()
-        empty = PhotoGrounding(_path(image), regions.width, regions.height, caption, self.name, method, source=photo)
+        empty = PhotoGrounding(encoded.path, regions.width, regions.height, caption, self.name, method, source=photo)
         return _Prepared(empty, found, GroundQuery(regions, tokens, found) if found else None)
 
     def _prepare_pair(self, pair: GroundPair, method: str, on_error: OnError, keep_photo: bool) -> _Prepared:
@@ -219,21 +253,29 @@ class Grounder:
             shown = caption if isinstance(caption, str) else ""
             return _Prepared(PhotoGrounding(_path(image), 0, 0, shown, self.name, method, error=str(error)))
 
-    def _fill(self, prepared: Sequence[_Prepared], method: str, top_k: int) -> Iterator[PhotoGrounding]:
+    def _fill(
+        self, prepared: Sequence[_Prepared], method: str, top_k: int, look: Look | None = None
+    ) -> Iterator[PhotoGrounding]:
         """The groundings with their phrases."""
         groups = _groups(each.query for each in prepared if each.query is not None)
-        boxes = (found for group in groups for found in self._decode(group, method, top_k))
+        boxes = (found for group in groups for found in self._decode(group, method, top_k, look))
         for empty, phrases, _ in prepared:
             yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes)) for phrase in phrases))
 
     @torch.inference_mode()
-    def _decode(self, queries: Sequence[GroundQuery], method: str, top_k: int) -> list[RankedBoxes]:
-        """The boxes of all phrases of the queries, one after the other."""
-        batch = collate(queries).to(self.device)
-        scores = self.model(batch)
-        if not bool(scores.emissions.isfinite().all()):
-            raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
-        return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
+    def _decode(
+        self, queries: Sequence[GroundQuery], method: str, top_k: int, look: Look | None = None
+    ) -> list[RankedBoxes]:
+        """The boxes of all phrases of the queries, one after the other; ``look`` sees what they are made from."""
+        with one_thread():
+            batch = collate(queries).to(self.device)
+            scores = self.model(batch)
+            if not bool(scores.emissions.isfinite().all()):
+                raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
+            decoded = self.model.decode(scores, batch, method)
+            if look is not None:
+                look(scores, batch, decoded)
+            return rank_boxes(scores, decoded, self.parts.calibration(method), top_k)
 
 
 def _device(name: str) -> torch.device:
@@ -248,7 +290,7 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _check_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:
+def _check_pair(pair: Any) -> tuple[GroundImage, str, Sequence[Given] | None]:
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
         raise DataError("a pair is (image, caption), or (image, caption, phrases)")
     return pair[0], pair[1], pair[2] if len(pair) == 3 else None
@@ -272,4 +314,6 @@ def _grounded(phrase: FoundPhrase, found: RankedBoxes) -> GroundedPhrase:
 
 
 def _path(source: object) -> str | None:
-    return str(source) if isinstance(source, str | Path | PhotoFile) else None
+    if isinstance(source, PhotoFile | EncodedPhoto):
+        return source.path
+    return str(source) if isinstance(source, str | Path) else None
