@@ -93,9 +93,9 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(photo: str | Path | PhotoFile) -> tuple[int, int]:
     """Width and height as displayed, EXIF orientation applied; pixels are decoded only where EXIF may follow them."""
-    with opened(path) as image:
+    with opened(photo) as image:
         return displayed_size(image)
 
 

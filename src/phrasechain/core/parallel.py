@@ -16,7 +16,13 @@ R = TypeVar("R")
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Generator[R]:
-    """Map with ``workers`` threads, in the order of the items, at most a few items ahead of the consumer."""
+    """Map with ``workers`` threads, in the order of the items, at most a few items ahead of the consumer.
+
+    Without workers it is done in the calling thread.
+    """
+    if not workers:
+        yield from map(function, items)
+        return
     waiting: deque[Future[R]] = deque()
     with _one_core_each(workers) as pool:
         for item in items:

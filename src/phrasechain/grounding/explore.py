@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from phrasechain.core.schema import Alternative, Box
+from phrasechain.core.schema import Alternative, Box, GroundedPhrase
 from phrasechain.grounding.result import PhotoGrounding, box_dict
 from phrasechain.model.batch import Batch
 from phrasechain.model.confidence import AGREE
@@ -46,13 +46,24 @@ class Exploration:
     """A grounding and what is behind it."""
 
     grounding: PhotoGrounding
-    marginals: tuple[tuple[Alternative, ...], ...]
-    k_best: tuple[RankedGrounding, ...]
+    marginals: tuple[tuple[Alternative, ...], ...] = ()  # for each phrase, or none at all
+    k_best: tuple[RankedGrounding, ...] = ()
+
+    def at_least(self, probability: float) -> Exploration:
+        """Without the phrases whose boxes are less probable, and without less probable alternatives."""
+        kept = [place for place, each in enumerate(self.grounding.phrases) if each.probability >= probability]
+        phrases = tuple(_without_unlikely(self.grounding.phrases[place], probability) for place in kept)
+        marginals = tuple(self.marginals[place] for place in kept if self.marginals)
+        k_best = tuple(each._replace(boxes=tuple(each.boxes[place] for place in kept)) for each in self.k_best)
+        return Exploration(replace(self.grounding, phrases=phrases), marginals, k_best)
+
+    def without_marginals(self) -> Exploration:
+        return replace(self, marginals=())
 
     def to_dict(self) -> dict[str, Any]:
-        """The grounding as JSON has it; each phrase with ``marginals``, and ``k_best`` where it was asked for."""
+        """The grounding as JSON has it; each phrase with ``marginals``, and ``k_best``, where there are any."""
         record = self.grounding.to_dict()
-        for phrase, regions in zip(record["phrases"], self.marginals, strict=True):
+        for phrase, regions in zip(record["phrases"], self.marginals, strict=False):
             phrase["marginals"] = [box_dict(region.box, region.probability) for region in regions]
         if self.k_best:
             record["k_best"] = [
@@ -63,6 +74,11 @@ class Exploration:
                 for each in self.k_best
             ]
         return record
+
+
+def _without_unlikely(phrase: GroundedPhrase, probability: float) -> GroundedPhrase:
+    kept = tuple(other for other in phrase.alternatives if other.probability >= probability)
+    return replace(phrase, alternatives=kept)
 
 
 def details_of(scores: Scores, batch: Batch, decoded: Decoded, k_best: int) -> Details:

@@ -190,15 +190,16 @@ class Grounder:
     ) -> Iterator[PhotoGrounding]:
         """Ground many captions, in their order; ``pairs`` are (image, caption) or (image, caption, phrases).
 
-        ``workers`` threads, by default one for each core, read photos and find their regions a little ahead; captions
-        go through the model ``batch_size`` at a time. What cannot be grounded is a grounding with ``error`` set, or
-        with ``on_error="raise"`` stops all. So that a list of groundings stays small, the bytes of a file are dropped:
-        ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps them with each grounding.
+        ``workers`` threads, by default one for each core, read photos and find their regions a little ahead (0: the
+        calling thread does it); captions go through the model ``batch_size`` at a time. What cannot be grounded is a
+        grounding with ``error`` set, or with ``on_error="raise"`` stops all. So that a list of groundings stays small,
+        the bytes of a file are dropped: ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps
+        them with each grounding.
         """
         method = self._check_options(decode, top_k)
         workers = usable_cores() if workers is None else workers
-        if batch_size < 1 or workers < 1:
-            raise DataError(f"the batch size and the workers must be 1 or more, not {batch_size} and {workers}")
+        if batch_size < 1 or workers < 0:
+            raise DataError(f"the batch size must be 1 or more and the workers 0 or more, not {batch_size}, {workers}")
         require_name("way with errors", on_error, ("yield", "raise"))
         prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
         return self._ground_many(in_order(prepare, pairs, workers), batch_size, method, top_k)
