@@ -20,8 +20,11 @@ from phrasechain.web.settings import ServerLimits
 @contextlib.contextmanager
 def local_client(grounder: Grounder, access: Access | None = None, **limits: Any) -> Iterator[TestClient]:
     service = GroundService(grounder, ServerLimits(**limits), workers=2)
-    with TestClient(create_app(service, access), raise_server_exceptions=False) as client:
-        yield client
+    try:
+        with TestClient(create_app(service, access), raise_server_exceptions=False) as client:
+            yield client
+    finally:
+        service.close()
 
 
 @contextlib.contextmanager

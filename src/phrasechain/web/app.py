@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -51,13 +50,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(service: GroundService, access: Access | None = None) -> FastAPI:
-    """The application of one service, which it closes at the end."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        service.close()
-
+    """The application of one service, which whoever made it closes."""
     app = FastAPI(
         title="phrasechain",
         version=__version__,
@@ -65,7 +58,6 @@ def create_app(service: GroundService, access: Access | None = None) -> FastAPI:
         openapi_url=OPENAPI,
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
     )
     metrics = Metrics()
     _add_routes(app, service, BodyReader(service.limits))
@@ -154,8 +146,8 @@ async def _no_such_route(_: Request, error: Exception) -> Response:
 
 def _body_docs(model: type[BaseModel], file: bool) -> dict[str, Any]:
     """The two forms of a body for OpenAPI."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
+    schema = model.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
     content: dict[str, Any] = {"application/json": {"schema": schema}}
     if file:
         form = {**schema, "properties": {**schema["properties"], "image": {"type": "string", "format": "binary"}}}
@@ -165,3 +157,14 @@ def _body_docs(model: type[BaseModel], file: bool) -> dict[str, Any]:
         form.pop("example", None)
         content["multipart/form-data"] = {"schema": form}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """The schema with its definitions in their places: a request body of its own cannot refer to them."""
+    if isinstance(schema, list):
+        return [_inlined(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}

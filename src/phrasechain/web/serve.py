@@ -73,7 +73,6 @@ def serve(
             timeout_keep_alive=15,
             timeout_graceful_shutdown=_GRACE,
             limit_concurrency=_CONNECTIONS,
-            lifespan="on",
         )
     )
 
@@ -85,8 +84,11 @@ def serve(
     server.on_ready = ready
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn ends in order and then raises them again
         signal.signal(number, lambda *_: None)
-    with without_warnings():
-        server.run([door])
+    try:
+        with without_warnings():
+            server.run([door])
+    finally:
+        service.close()
 
 
 def _bind(host: str, port: int) -> socket.socket:
