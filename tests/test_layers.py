@@ -12,10 +12,10 @@ ROOT = Path(phrasechain.__file__).parent
 # fmt: off
 ORDER = (
     "core", "chain", "draw", "data", "store", "text", "phrases", "regions", "model", "baselines", "evaluation",
-    "grounding", "training", "bench", "cli",
+    "grounding", "training", "bench", "web", "cli",
 )
 # fmt: on
-DOORS_ONLY = {"typer", "fastapi", "uvicorn"}
+DOORS_ONLY = {"typer", "fastapi", "uvicorn", "starlette", "pydantic"}
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 

@@ -464,7 +464,7 @@ def test_options_that_cannot_be_used(grounder: Grounder, photo: Path) -> None:
         ({"decode": "vitrebi"}, "no decoder named 'vitrebi'"),
         ({"top_k": -1}, "top_k must be 0 or more"),
         ({"batch_size": 0}, "must be 1 or more"),
-        ({"workers": 0}, "must be 1 or more"),
+        ({"workers": -1}, "workers 0 or more"),
         ({"on_error": "stop"}, "no way with errors named 'stop'"),
     ):
         with pytest.raises(DataError, match=message):

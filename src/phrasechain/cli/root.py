@@ -16,12 +16,14 @@ from phrasechain.cli.finder import train_finder
 from phrasechain.cli.grounding import ground
 from phrasechain.cli.models import compare, evaluate, export, import_authors, train
 from phrasechain.cli.regions import extract, train_regions
+from phrasechain.cli.web import serve
 from phrasechain.core.errors import PhrasechainError
 from phrasechain.core.files import reason
 from phrasechain.core.terminal import printable
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "ground": ground,
+    "serve": serve,
     "check": check,
     "train": train,
     "compare": compare,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from PIL import Image, UnidentifiedImageError, features
 
@@ -25,6 +25,8 @@ PIXEL_LIMIT = 178_956_970  # from which Pillow refuses an image, unless it is to
 SIDE_LIMIT = 1 << 20  # pixels; rows are converted whole
 MEMORY_LIMIT = 350_000_000  # bytes of a file and its decoder; with what is made of them, 400 MB
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
+MEMORY = "the given picture"  # what messages call a file without a path
+_PNG_COMPRESSION = 1  # of zlib: an eighth of the time of 6, a twelfth more bytes
 _FILE_LIMIT = 1 << 28  # bytes
 _MODE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}  # of a pixel in Pillow; of other modes 4
 _DECODER_BYTES = {"WEBP": 18, "AVIF": 10, "HEIF": 14, "TIFF": 8}  # of a pixel, measured; of other formats the mode's
@@ -43,10 +45,10 @@ class PhotoFile:
     """A photo's file, read once: the bytes that are hashed are the bytes that are decoded.
 
     ``released`` drops the bytes and keeps the hash. The file is then read again when it is needed, and refused if it
-    has changed.
+    has changed. A file that was only ever in memory keeps its bytes.
     """
 
-    path: str
+    path: str | None  # None: from memory
     digest: str  # of its bytes
     data: bytes | None
 
@@ -63,22 +65,40 @@ class PhotoFile:
             data = Path(path).read_bytes()
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {reason(error)}") from None
-        return cls(str(path), hashlib.blake2b(data, digest_size=20).hexdigest(), data)
+        return cls._hashed(str(path), data)
+
+    @classmethod
+    def from_memory(cls, given: bytes | bytearray | memoryview | BinaryIO) -> Self:
+        """Hash the bytes of a picture, or of an open binary file, which is read from where it stands to its end."""
+        try:
+            data = given if isinstance(given, bytes | bytearray | memoryview) else given.read(_FILE_LIMIT + 1)
+        except (OSError, ValueError) as error:  # a file that is closed, or open for writing
+            raise DataError(f"{MEMORY}: cannot be read: {error}") from None
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise DataError(f"{MEMORY}: text, not bytes; open the picture with mode 'rb'")
+        if len(data) > _FILE_LIMIT:
+            raise DataError(f"{MEMORY}: more than {_FILE_LIMIT:,} bytes; make it smaller")
+        return cls._hashed(None, bytes(data))
+
+    @classmethod
+    def _hashed(cls, path: str | None, data: bytes) -> Self:
+        return cls(path, hashlib.blake2b(data, digest_size=20).hexdigest(), data)
 
     def released(self) -> PhotoFile:
-        return replace(self, data=None)
+        return self if self.path is None else replace(self, data=None)
 
     def content(self) -> bytes:
         """The bytes, read again if they were released."""
         if self.data is not None:
             return self.data
+        assert self.path is not None
         again = PhotoFile.read(self.path)
         if again.digest != self.digest or again.data is None:
             raise DataError(f"{self.path}: has changed since it was grounded")
         return again.data
 
     def __str__(self) -> str:
-        return self.path
+        return MEMORY if self.path is None else self.path
 
 
 @contextmanager
@@ -89,9 +109,9 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(photo: str | Path | PhotoFile) -> tuple[int, int]:
     """Width and height as displayed, EXIF orientation applied; pixels are decoded only where EXIF may follow them."""
-    with opened(path) as image:
+    with opened(photo) as image:
         return displayed_size(image)
 
 
@@ -106,6 +126,13 @@ def check_image(path: Path) -> tuple[int, int]:
     with opened(path) as image:
         image.load()
         return displayed_size(image)
+
+
+def encode_png(image: Image.Image) -> bytes:
+    """The image as a PNG file."""
+    png = BytesIO()
+    image.save(png, "PNG", compress_level=_PNG_COMPRESSION)
+    return png.getvalue()
 
 
 def orientation(image: Image.Image) -> int:

@@ -17,7 +17,13 @@ R = TypeVar("R")
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Generator[R]:
-    """Map with ``workers`` threads, in the order of the items, at most a few items ahead of the consumer."""
+    """Map with ``workers`` threads, in the order of the items, at most a few items ahead of the consumer.
+
+    Without workers it is done in the calling thread.
+    """
+    if not workers:
+        yield from map(function, items)
+        return
     waiting: deque[Future[R]] = deque()
     with _one_core_each(workers) as pool:
         for item in items:
@@ -37,6 +43,24 @@ def _one_core_each(workers: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch start no other threads for the calling one: small operators are slower on several.
+
+    Several threads that wait for each other after each operator lose far more where the machine is busy. A thread that
+    first uses torch while another one is in here may keep one thread for itself.
+    """
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
         torch.set_num_threads(before)
 
 

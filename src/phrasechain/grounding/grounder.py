@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -17,22 +17,24 @@ import torch
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.images import PhotoFile
 from phrasechain.core.memory import collector_paused
-from phrasechain.core.parallel import in_order, survive_forks, usable_cores
+from phrasechain.core.parallel import in_order, one_thread, survive_forks, usable_cores
 from phrasechain.core.schema import GroundedPhrase
-from phrasechain.grounding.photo_cache import PHOTOS, PhotoCache, load_photo
+from phrasechain.grounding.explore import Details, Exploration, details_of
+from phrasechain.grounding.photo_cache import PHOTOS, EncodedPhoto, GivenPhoto, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
 from phrasechain.grounding.result import PhotoGrounding
 from phrasechain.model.batch import Batch, GroundQuery, collate
 from phrasechain.model.confidence import Calibration, RankedBoxes, rank_boxes
-from phrasechain.model.decode import CONSENSUS, DECODERS, INDEPENDENT, decode_independently
+from phrasechain.model.decode import CONSENSUS, DECODERS, INDEPENDENT, Decoded, decode_independently
 from phrasechain.model.scores import Scores
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
-from phrasechain.regions.pixels import ImageSource
 from phrasechain.text.tokens import tokenise
 
-GroundPair = tuple[ImageSource, str] | tuple[ImageSource, str, Sequence[Given] | None]
+GroundImage = GivenPhoto | EncodedPhoto
+GroundPair = tuple[GroundImage, str] | tuple[GroundImage, str, Sequence[Given] | None]
 GroundingPair = tuple[PhotoGrounding, PhotoGrounding]
+Look = Callable[[Scores, Batch, Decoded], None]
 OnError = Literal["yield", "raise"]
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
@@ -142,7 +144,7 @@ class Grounder:
 
     def ground(
         self,
-        image: ImageSource,
+        image: GroundImage,
         caption: str,
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
@@ -152,9 +154,9 @@ class Grounder:
         """Ground the phrases of one caption.
 
         Args:
-            image: a path, a PIL image, or an H × W × 3 array of uint8, RGB. Boxes are in its pixels as displayed (EXIF
-                orientation applied). The file of a path is read once; its bytes stay with the grounding, which draws
-                from them.
+            image: a path, a PIL image, the bytes of a picture, an open binary file, an H × W × 3 array of uint8, RGB,
+                or what :meth:`encode` gave. Boxes are in its pixels as displayed (EXIF orientation applied). A file is
+                read once; its bytes stay with the grounding, which draws from them.
             caption: any text; a caption that names nothing gives a grounding without phrases.
             phrases: which phrases, as texts or as (start, end) in code points of the caption; by default those that
                 the finder finds.
@@ -169,7 +171,7 @@ class Grounder:
 
     def compare(
         self,
-        image: ImageSource,
+        image: GroundImage,
         caption: str,
         phrases: Sequence[Given] | None = None,
         decode: str | None = None,
@@ -183,6 +185,34 @@ class Grounder:
         joint, alone = self._check_both(decode, top_k, min_probability)
         (found,) = self._fill_both([self._prepare_exactly(image, caption, phrases, joint.decode)], joint, alone)
         return found
+
+    def encode(self, image: GivenPhoto) -> EncodedPhoto:
+        """Find the regions of a photo once, to ground any number of captions on it, for as long as you keep it."""
+        photo = load_photo(image)
+        return EncodedPhoto(self._photos.regions(photo), _path(image), photo)
+
+    def explore(
+        self,
+        image: GroundImage,
+        caption: str,
+        phrases: Sequence[Given] | None = None,
+        decode: str | None = None,
+        top_k: int = 5,
+        min_probability: float | None = None,
+        *,
+        k_best: int = 0,
+    ) -> Exploration:
+        """:meth:`ground`, with more of what the model thinks: all marginals and the ``k_best`` best groundings."""
+        options = self._check_options(decode, top_k, min_probability)
+        if k_best < 0:
+            raise DataError(f"k_best must be 0 or more, not {k_best}")
+        seen: list[Details] = []
+        (found,) = self._fill(
+            [self._prepare_exactly(image, caption, phrases, options.decode)],
+            options,
+            lambda scores, batch, decoded: seen.append(details_of(scores, batch, decoded, k_best)),
+        )
+        return Exploration(found, *(seen[0] if seen else Details((), ())))
 
     def ground_many(
         self,
@@ -198,10 +228,11 @@ class Grounder:
     ) -> Iterator[PhotoGrounding]:
         """Ground many captions, in their order; ``pairs`` are (image, caption) or (image, caption, phrases).
 
-        ``workers`` threads, by default one for each core, read photos and find their regions a little ahead; captions
-        go through the model ``batch_size`` at a time. What cannot be grounded is a grounding with ``error`` set, or
-        with ``on_error="raise"`` stops all. So that a list of groundings stays small, the bytes of a file are dropped:
-        ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps them with each grounding.
+        ``workers`` threads, by default one for each core, read photos and find their regions a little ahead (0: the
+        calling thread does it); captions go through the model ``batch_size`` at a time. What cannot be grounded is a
+        grounding with ``error`` set, or with ``on_error="raise"`` stops all. So that a list of groundings stays small,
+        the bytes of a file are dropped: ``draw`` reads it again and refuses one that has changed. ``keep_photos`` keeps
+        them with each grounding.
         """
         options = self._check_options(decode, top_k, min_probability)
         prepared = self._prepare_many(pairs, batch_size, on_error, workers, options.decode, keep_photos)
@@ -235,8 +266,8 @@ class Grounder:
     ) -> Iterator[list[_Prepared]]:
         """Read photos and find their regions in threads, ``batch_size`` pairs at a time."""
         workers = usable_cores() if workers is None else workers
-        if batch_size < 1 or workers < 1:
-            raise DataError(f"the batch size and the workers must be 1 or more, not {batch_size} and {workers}")
+        if batch_size < 1 or workers < 0:
+            raise DataError(f"the batch size must be 1 or more and the workers 0 or more, not {batch_size}, {workers}")
         require_name("way with errors", on_error, ("yield", "raise"))
         prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
         return _in_batches(in_order(prepare, pairs, workers), batch_size)
@@ -261,7 +292,7 @@ class Grounder:
 
     def _prepare(
         self,
-        image: ImageSource,
+        image: GroundImage,
         caption: str,
         phrases: Sequence[Given] | None,
         method: str,
@@ -271,14 +302,17 @@ class Grounder:
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
         finder = self.parts.finder
-        found = (
-            finder.find(caption) if phrases is None else finder.categorise(caption, locate_phrases(caption, phrases))
-        )
-        photo = load_photo(image)
-        regions = self._photos.regions(photo)
+        with one_thread():
+            found = (
+                finder.find(caption)
+                if phrases is None
+                else finder.categorise(caption, locate_phrases(caption, phrases))
+            )
+        encoded = image if isinstance(image, EncodedPhoto) else self.encode(image)
+        regions, photo = encoded.regions, encoded.source
         if isinstance(photo, PhotoFile) and not keep_photo:
             photo = photo.released()
-        empty = PhotoGrounding(_path(image), regions.width, regions.height, caption, self.name, method, source=photo)
+        empty = PhotoGrounding(encoded.path, regions.width, regions.height, caption, self.name, method, source=photo)
         return _Prepared(empty, found, GroundQuery(regions, tokens, found) if found else None)
 
     def _prepare_exactly(self, *arguments: Any) -> _Prepared:
@@ -296,9 +330,13 @@ class Grounder:
             shown = caption if isinstance(caption, str) else ""
             return _Prepared(PhotoGrounding(_path(image), 0, 0, shown, self.name, method, error=str(error)))
 
-    def _fill(self, prepared: Sequence[_Prepared], options: _Options) -> Iterator[PhotoGrounding]:
-        """The groundings with their phrases."""
-        boxes = (found for batch, scores in self._scored(prepared) for found in self._joint(scores, batch, options))
+    def _fill(
+        self, prepared: Sequence[_Prepared], options: _Options, look: Look | None = None
+    ) -> Iterator[PhotoGrounding]:
+        """The groundings with their phrases; ``look`` sees what they are made from."""
+        boxes = (
+            found for batch, scores in self._scored(prepared) for found in self._joint(scores, batch, options, look)
+        )
         yield from _with_phrases(prepared, boxes, options)
 
     def _fill_both(self, prepared: Sequence[_Prepared], joint: _Options, alone: _Options) -> Iterator[GroundingPair]:
@@ -322,7 +360,7 @@ class Grounder:
     def _scored(self, prepared: Sequence[_Prepared]) -> Iterator[tuple[Batch, Scores]]:
         """The queries in batches, with the model's scores."""
         for queries in _groups(each.query for each in prepared if each.query is not None):
-            with torch.autocast(self.device.type, enabled=False):
+            with one_thread(), torch.autocast(self.device.type, enabled=False):
                 batch = collate(queries).to(self.device)
                 scores = self.model(batch)
             if not bool(scores.emissions.isfinite().all()):
@@ -330,16 +368,20 @@ class Grounder:
             yield batch, scores
 
     @torch.inference_mode()
-    def _joint(self, scores: Scores, batch: Batch, options: _Options) -> list[RankedBoxes]:
+    def _joint(self, scores: Scores, batch: Batch, options: _Options, look: Look | None = None) -> list[RankedBoxes]:
         """The boxes of all phrases of a batch, one after the other."""
-        decoded = self.model.decode(scores, batch, options.decode)
-        return rank_boxes(scores, decoded, options.calibration, options.top_k)
+        with one_thread():
+            decoded = self.model.decode(scores, batch, options.decode)
+            if look is not None:
+                look(scores, batch, decoded)
+            return rank_boxes(scores, decoded, options.calibration, options.top_k)
 
     @torch.inference_mode()
     def _alone(self, scores: Scores, batch: Batch, method: str, options: _Options) -> list[RankedBoxes]:
         """The same with each phrase by itself, by the rule of a decoder."""
-        decoded = decode_independently(scores, batch, method)
-        return rank_boxes(scores, decoded, options.calibration, options.top_k)
+        with one_thread():
+            decoded = decode_independently(scores, batch, method)
+            return rank_boxes(scores, decoded, options.calibration, options.top_k)
 
 
 def _unpacked(packed: bytes) -> Grounder:
@@ -388,7 +430,7 @@ def _with_phrases(
         yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes), options.least) for phrase in phrases))
 
 
-def _check_pair(pair: Any) -> tuple[ImageSource, str, Sequence[Given] | None]:
+def _check_pair(pair: Any) -> tuple[GroundImage, str, Sequence[Given] | None]:
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
         raise DataError("a pair is (image, caption), or (image, caption, phrases)")
     return pair[0], pair[1], pair[2] if len(pair) == 3 else None
@@ -413,4 +455,6 @@ def _grounded(phrase: FoundPhrase, boxes: RankedBoxes, least: float) -> Grounded
 
 
 def _path(source: object) -> str | None:
-    return str(source) if isinstance(source, str | Path | PhotoFile) else None
+    if isinstance(source, PhotoFile | EncodedPhoto):
+        return source.path
+    return str(source) if isinstance(source, str | Path) else None

@@ -10,9 +10,10 @@ import hashlib
 import os
 import re
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 from weakref import WeakSet
 
 from phrasechain.core.errors import DataError
@@ -20,6 +21,9 @@ from phrasechain.core.images import PhotoFile
 from phrasechain.core.schema import Regions
 from phrasechain.regions.extractor import RegionExtractor
 from phrasechain.regions.pixels import ImageSource, Photo, read_photo
+
+#: What a grounder takes for a photo: those, or an encoded picture in memory.
+GivenPhoto = ImageSource | bytes | bytearray | memoryview | BinaryIO
 
 PHOTOS = 256  # whose regions are kept: 60 kB each
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//|image/)")
@@ -83,11 +87,31 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock_all)
 
 
-def load_photo(source: ImageSource) -> ImageSource:
-    """Read and hash the file of a path; what is in memory already stays as it is."""
+@dataclass(frozen=True, slots=True)
+class EncodedPhoto:
+    """A photo whose regions are found: a grounder takes it in place of the photo, and does not look again.
+
+    It is good for the grounder that made it. Without its source a grounding of it cannot be drawn.
+    """
+
+    regions: Regions
+    path: str | None = None
+    source: ImageSource | None = None
+
+    def without_photo(self) -> EncodedPhoto:
+        """The same without the photo itself: 60 kB."""
+        return EncodedPhoto(self.regions, self.path)
+
+
+def load_photo(source: GivenPhoto) -> ImageSource:
+    """Read and hash the file of a path or in memory; pixels stay as they are."""
     if isinstance(source, str) and _URL.match(source):
         raise DataError(f"{source[:200]}: an address, not a file; download the picture and give its path")
-    return PhotoFile.read(source) if isinstance(source, str | Path) else source
+    if isinstance(source, str | Path):
+        return PhotoFile.read(source)
+    if isinstance(source, bytes | bytearray | memoryview) or hasattr(source, "seekable"):
+        return PhotoFile.from_memory(source)  # type: ignore[arg-type]
+    return source
 
 
 def _key_of_pixels(photo: Photo) -> str:

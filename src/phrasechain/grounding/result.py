@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+FORMAT_VERSION = 1  # of a grounding as JSON: keys may be added to it, never changed
+
+
 @dataclass(frozen=True, slots=True)
 class PhotoGrounding(Grounding):
     """A grounding together with its photo: a file, or the image or array that the caller gave."""
@@ -38,6 +41,7 @@ class PhotoGrounding(Grounding):
     def to_dict(self) -> dict[str, Any]:
         """Plain containers, as JSON has them; ``error`` only where there is one."""
         record = {
+            "version": FORMAT_VERSION,
             "image": {"path": self.path, "width": self.width, "height": self.height},
             "caption": self.caption,
             "model": self.model,
@@ -50,6 +54,33 @@ class PhotoGrounding(Grounding):
         """One line of JSON in ASCII, fit for a JSON lines file."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A flat dict for each phrase, the rows of a table: ``pandas.DataFrame(found.to_rows())``."""
+        from phrasechain.grounding.exporters.rows import rows_of
+
+        return rows_of([self.to_dict()])
+
+    def to_coco(self) -> dict[str, Any]:
+        """COCO's JSON of object detection; of many groundings, see :func:`phrasechain.grounding.exporters.coco_of`."""
+        from phrasechain.grounding.exporters.coco import coco_of
+
+        return coco_of([self.to_dict()])
+
+    def _repr_png_(self) -> bytes | None:
+        """The picture, for a notebook; nothing where it cannot be drawn any more."""
+        from phrasechain.grounding.exporters.notebook import notebook_png
+
+        try:
+            return notebook_png(self.draw(probabilities=True))
+        except DataError:
+            return None
+
+    def _repr_html_(self) -> str:
+        """The picture and a table, for a notebook."""
+        from phrasechain.grounding.exporters.notebook import notebook_html
+
+        return notebook_html(self.to_dict(), self._repr_png_())
+
 
 def _phrase_dict(phrase: GroundedPhrase) -> dict[str, Any]:
     return {
@@ -57,13 +88,13 @@ def _phrase_dict(phrase: GroundedPhrase) -> dict[str, Any]:
         "start": phrase.start,
         "end": phrase.end,
         "category": phrase.category,
-        **_box_dict(phrase.box, phrase.probability),
+        **box_dict(phrase.box, phrase.probability),
         "presence": None if phrase.presence is None else round(phrase.presence, 6),
         "found": phrase.found,
-        "alternatives": [_box_dict(other.box, other.probability) for other in phrase.alternatives],
+        "alternatives": [box_dict(other.box, other.probability) for other in phrase.alternatives],
     }
 
 
-def _box_dict(box: Box, probability: float) -> dict[str, Any]:
+def box_dict(box: Box, probability: float) -> dict[str, Any]:
     """To a thousandth of a pixel: what is behind that is noise of float32."""
     return {"box": [round(end, 3) for end in box], "probability": round(probability, 6)}

@@ -35,6 +35,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ACROSS = range(5, 9)  # turns that exchange rows and columns
 _FULL = 65_535  # what 16 bits call white
 _NUMBERS = ("I", "F")  # Pillow's modes for values without an agreed white
 
@@ -63,7 +64,7 @@ def read_photo(source: ImageSource, size: int) -> Photo:
     with _opened(source) as image:
         width, height = displayed_size(image)
         turn = orientation(image)
-        square = _turned(_resampled(image, (size, size), _SPARE, _is_file(source)), turn)
+        square = _resampled(image, (size, size), _SPARE, turn, _is_file(source))
         return Photo(width, height, np.array(square))
 
 
@@ -73,24 +74,27 @@ def read_rgb(source: ImageSource, size: tuple[int, int] | None = None) -> Image.
         turn = orientation(image)
         if size is None or size == displayed_size(image):
             return _turned(_as_rgb(image), turn)
-        return _turned(_resampled(image, size[::-1] if turn >= 5 else size, 1, _is_file(source)), turn)
+        return _resampled(image, size, 1, turn, _is_file(source))
 
 
 def _is_file(source: ImageSource) -> bool:
     return isinstance(source, str | Path | PhotoFile)
 
 
-def _resampled(image: Image.Image, size: tuple[int, int], spare: int, is_file: bool) -> Image.Image:
-    """The image in RGB at this size; before it is resampled it is reduced to no less than ``spare`` times that."""
-    least = spare * size[0], spare * size[1]
+def _resampled(image: Image.Image, size: tuple[int, int], spare: int, turn: int, is_file: bool) -> Image.Image:
+    """The image in RGB, turned, at this size; before that it is reduced to no less than ``spare`` times as much."""
+    width, height = size[::-1] if turn in _ACROSS else size
+    least = spare * width, spare * height
     draft = image.draft(None, least) if is_file else None  # by the JPEG decoder
     part = draft[1][2:] if draft else image.size
     reduction = max(1, image.width // least[0]), max(1, image.height // least[1])
     rgb = _as_rgb(image, *reduction)
-    if rgb.size == size:
-        return rgb
-    box = (0, 0, part[0] / reduction[0], part[1] / reduction[1])  # the last row and column may stand for fewer
-    return rgb.resize(size, Image.Resampling.BILINEAR, box)
+    used = part[0] / reduction[0], part[1] / reduction[1]  # the last row and column may stand for fewer
+    shown = _turned(rgb, turn)
+    if shown.size == size:
+        return shown
+    box = _turned_box(used, rgb.size, turn)
+    return shown.resize(size, Image.Resampling.BILINEAR, box)  # turned before: Pillow 12 rounds columns before rows
 
 
 @contextmanager
@@ -111,7 +115,8 @@ def _opened(source: ImageSource) -> Iterator[Image.Image]:
 
 def _checked(array: Any) -> NDArray[np.uint8]:
     if not isinstance(array, np.ndarray):
-        raise DataError(f"a photo is a path, a PIL image or a numpy array, not of the type {type(array).__name__}")
+        kinds = "a path, a PIL image, encoded bytes or a numpy array"
+        raise DataError(f"a photo is {kinds}, not of the type {type(array).__name__}")
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise DataError(f"the given array has the shape {array.shape} and the type {array.dtype}, not H × W × 3, uint8")
     return array
@@ -119,6 +124,19 @@ def _checked(array: Any) -> NDArray[np.uint8]:
 
 def _turned(image: Image.Image, turn: int) -> Image.Image:
     return image.transpose(_TURNS[turn]) if turn in _TURNS else image
+
+
+def _turned_box(used: tuple[float, float], size: tuple[int, int], turn: int) -> tuple[float, float, float, float]:
+    """Where the upper left part of an image lies once the image is turned.
+
+    >>> [_turned_box((9.5, 5), (10, 5), turn)[0] for turn in (1, 2, 5, 8)]
+    [0, 0.5, 0, 0]
+    """
+    right, down = size[0] - used[0], size[1] - used[1]  # what lies beyond it
+    left = right if turn in (2, 3) else down if turn in (6, 7) else 0
+    top = down if turn in (3, 4) else right if turn in (7, 8) else 0
+    width, height = used[::-1] if turn in _ACROSS else used
+    return (left, top, left + width, top + height)
 
 
 def _as_rgb(image: Image.Image, across: int = 1, down: int = 1) -> Image.Image:
