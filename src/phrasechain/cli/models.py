@@ -196,8 +196,10 @@ def evaluate(
     from rich.console import Console
 
     from phrasechain.data.dataset import open_to_score
-    from phrasechain.evaluation.evaluate import Protocol, evaluate_file
+    from phrasechain.evaluation.evaluate import Protocol, match_files, report_of
+    from phrasechain.evaluation.examples import example_pictures
     from phrasechain.evaluation.report import print_report, report_dict, report_html
+    from phrasechain.store.reader import FeatureStore
 
     load_plugins(plugins)
     require_writable(json_path, html_path)
@@ -217,11 +219,13 @@ def evaluate(
             return
         json_path = json_path or predictions.with_name("report.json")
         html_path = html_path or predictions.with_name("report.html")
-    report = evaluate_file(predictions, data, split, protocol, against, features)
+    store = None if features is None else FeatureStore.open(features)
+    files = match_files(predictions, data, split, protocol, against)
+    report = report_of(files, store)
     if json_path:
         write_output(json_path, json_bytes(report_dict(report)))
     if html_path:
-        write_output(html_path, report_html(report).encode())
+        write_output(html_path, report_html(report, example_pictures(files)).encode())
     print_report(report, Console())
 
 

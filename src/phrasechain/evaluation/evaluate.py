@@ -12,6 +12,7 @@ from torch import Tensor
 
 from phrasechain.core.boxes import gold_in_convention_xyxy, iou_xyxy, predicted_in_convention_xyxy
 from phrasechain.core.errors import DataError
+from phrasechain.core.schema import Example
 from phrasechain.data.dataset import open_to_score, unexpected_count
 from phrasechain.evaluation.coverage import UPPER_BOUNDS_AT, RegionHits, region_hits, unfit_regions
 from phrasechain.evaluation.gold import UNSCORED, Gold, Matched, collect_gold, describe, match_predictions
@@ -121,16 +122,25 @@ class _Column:
     counted: Tensor | None = None  # (N,) bool; None: all of them
 
 
-def evaluate_file(
-    predictions: Path,
-    data: Path,
-    split: str,
-    protocol: Protocol,
-    against: Path | None = None,
-    features: Path | None = None,
-) -> Report:
-    """Score a predictions file on a split of a dataset, test it against another file, and bound it by a store."""
-    store = None if features is None else FeatureStore.open(features)
+@dataclass(frozen=True, slots=True)
+class MatchedFiles:
+    """One or two files of predictions beside the gold phrases of a split."""
+
+    predictions: str
+    against: str | None
+    data: str
+    split: str
+    protocol: Protocol
+    examples: Sequence[Example]
+    gold: Gold
+    matched: tuple[Matched, ...]
+    warnings: tuple[str, ...]
+
+
+def match_files(
+    predictions: Path, data: Path, split: str, protocol: Protocol, against: Path | None = None
+) -> MatchedFiles:
+    """Read a predictions file, and another, for the phrases of a split."""
     dataset = open_to_score(data, protocol.reading)
     examples = dataset.examples(split)
     gold = collect_gold(examples, protocol.regime)
@@ -142,17 +152,46 @@ def evaluate_file(
     for file in [predictions] if against is None else [predictions, against]:
         matched.append(match_predictions(gold, read_predictions(file), str(file)))
         warnings += [f"{file}: {warning}" for warning in _match_warnings(gold, matched[-1], protocol.regime)]
-    if store is not None and (unfit := list(unfit_regions(examples, store))):
-        warnings.append(f"{unfit[0]}{f' (and {len(unfit) - 1:,} more images)' if len(unfit) > 1 else ''}")
-    hits = None if store is None else region_hits(gold, store)
-    return Report(
+    return MatchedFiles(
         predictions=str(predictions),
         against=None if against is None else str(against),
-        features=None if features is None else str(features),
         data=str(data),
         split=split,
         protocol=protocol,
-        sections=tuple(score(gold, *matched, protocol=protocol, hits=hits)),
+        examples=examples,
+        gold=gold,
+        matched=tuple(matched),
+        warnings=tuple(warnings),
+    )
+
+
+def evaluate_file(
+    predictions: Path,
+    data: Path,
+    split: str,
+    protocol: Protocol,
+    against: Path | None = None,
+    features: Path | None = None,
+) -> Report:
+    """Score a predictions file on a split of a dataset, test it against another file, and bound it by a store."""
+    store = None if features is None else FeatureStore.open(features)
+    return report_of(match_files(predictions, data, split, protocol, against), store)
+
+
+def report_of(files: MatchedFiles, store: FeatureStore | None = None) -> Report:
+    """The figures of predictions, with the upper bound of a store."""
+    warnings = list(files.warnings)
+    if store is not None and (unfit := list(unfit_regions(files.examples, store))):
+        warnings.append(f"{unfit[0]}{f' (and {len(unfit) - 1:,} more images)' if len(unfit) > 1 else ''}")
+    hits = None if store is None else region_hits(files.gold, store)
+    return Report(
+        predictions=files.predictions,
+        against=files.against,
+        features=None if store is None else str(store.path),
+        data=files.data,
+        split=files.split,
+        protocol=files.protocol,
+        sections=tuple(score(files.gold, *files.matched, protocol=files.protocol, hits=hits)),
         warnings=tuple(warnings),
     )
 
@@ -249,6 +288,11 @@ def _match_warnings(gold: Gold, matched: Matched, regime: str) -> Iterator[str]:
 def _predicted(matched: Matched, convention: str) -> Tensor:
     boxes = predicted_in_convention_xyxy(matched.boxes, convention)
     return torch.where(matched.found[:, None], boxes, _NOWHERE)  # (N, 4)
+
+
+def merged_ious(gold: Gold, matched: Matched, convention: str) -> Tensor:
+    """The IoU of each phrase's box with its merged box in a pixel convention, 0 without a prediction: (N,)."""
+    return iou_xyxy(_predicted(matched, convention), gold_in_convention_xyxy(gold.merged, convention))
 
 
 def _ious(gold: Gold, predicted: Tensor) -> dict[str, Tensor]:

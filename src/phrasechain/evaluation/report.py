@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape as escape_html
 from io import BytesIO
@@ -16,6 +18,7 @@ from rich.table import Table
 from phrasechain import __version__
 from phrasechain.core.terminal import print_table, printable
 from phrasechain.evaluation.evaluate import Comparison, Report, Section
+from phrasechain.evaluation.examples import ExamplePicture
 from phrasechain.evaluation.metrics import Mean
 
 _STYLE = """
@@ -26,7 +29,44 @@ th:first-child, td:first-child { text-align: left; }
 tr.table th { border-top: 1px solid #999; padding-top: .5rem; }
 td:nth-child(n+2) { font-variant-numeric: tabular-nums; }
 .warning { background: #fff3cd; padding: .4rem .8rem; }
+dt { font-weight: 600; margin-top: .5rem; }
+dd { margin-left: 1rem; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
+figure { margin: 0; max-width: 100%; }
+img { max-width: 100%; }
+figcaption { font-size: 13px; color: #555; }
 """
+#: What the figures of a table mean, by the beginning of its name.
+MEANINGS = {
+    "accuracy at IoU": "Share of the phrases whose box is right: its IoU with the annotation (the area that both boxes "
+    "have in common, divided by the area that they cover together) is at least that number.",
+    "mean IoU": "The IoU of a phrase's box with its annotation, averaged over phrases.",
+    "pointing game": "Share of the phrases whose box has its centre inside the annotation.",
+    "ranked regions": "R@k: one of the first k regions that the file lists for the phrase has IoU ≥ 0.5. The upper "
+    "bound is the same for all that it lists.",
+    "regions of the store": "Share of the phrases for which one of the first K regions of the image has IoU ≥ 0.5: no "
+    "choice among these regions could be better, unless boxes are moved.",
+    "category": "Accuracy (merged box, IoU 0.5) by what is named; a phrase of several categories counts in each.",
+    "rivals in the caption": "Accuracy of phrases that are alone in their category, and of those with a rival: another "
+    "phrase of the caption that names another thing of the same category.",
+    "errors": "What the wrong boxes took instead: the box of a rival, of another phrase of the caption, or neither. "
+    "Shares of the wrong phrases.",
+    "phrases in the caption": "Accuracy by the number of phrases that are grounded together.",
+}
+COMMON_MEANINGS = {
+    "merged box, any box": "A phrase such as two dogs may have several annotated boxes. Merged: the one box around all "
+    "of them. Any: the nearest of them.",
+    "caption 0, all captions": "Each image has several captions. The first is annotated in full everywhere; all of "
+    "them are the benchmark's protocol.",
+    "interval": "Where the figure would lie for other images of this kind, by resampling whole images.",
+    "of": "How many phrases the figure is of: right or counted, and in all. A phrase without a prediction is wrong.",
+    "p": "How likely a difference of at least this size is if neither file is better (exact paired test by images).",
+}
+GROUPS = {
+    "worst": "Worst captions: predicted and annotated",
+    "best": "Best captions",
+    "different": "Where the two files differ",
+}
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -68,10 +108,11 @@ def figure_png(figure: Any, dpi: int) -> bytes:
     return file.getvalue()
 
 
-def report_html(report: Report) -> str:
-    """The report as one self-contained page."""
+def report_html(report: Report, pictures: Sequence[ExamplePicture] = ()) -> str:
+    """The report as one self-contained page: the figures, what they mean, and examples."""
     warnings = "".join(f'<p class="warning">{_html(warning)}</p>' for warning in report.warnings)
     sections = "".join(_section_html(report, section) for section in report.sections)
+    sections += _meanings_html(report) + _pictures_html(pictures)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_html(report.predictions)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>Phrase grounding</h1><p>{_html(_headline(report))}</p>"
@@ -92,6 +133,33 @@ def _section_html(report: Report, section: Section) -> str:
             lines.append(f"<tr>{cells}</tr>")
     comparisons = "".join(f"<p>{_html(_sentence(comparison))}</p>" for comparison in section.comparisons)
     return f"<h2>{_html(_title(section))}</h2>{comparisons}<table>{''.join(lines)}</table>"
+
+
+def _meanings_html(report: Report) -> str:
+    tables = dict.fromkeys(row.table for section in report.sections for row in section.rows)
+    names = dict.fromkeys(name for table in tables for name in MEANINGS if table.startswith(name))
+    entries = {**{name: MEANINGS[name] for name in names}, **COMMON_MEANINGS}
+    if report.against is None:
+        del entries["p"]
+    lines = "".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in entries.items())
+    return f"<h2>What the figures mean</h2><dl>{lines}</dl>"
+
+
+def _pictures_html(pictures: Sequence[ExamplePicture]) -> str:
+    if not pictures:
+        return "<h2>Examples</h2><p>There are no pictures: the data has no photos that could be shown.</p>"
+    parts = []
+    for group, members in groupby(pictures, key=lambda picture: picture.group):
+        figures = "".join(_figure_html(picture) for picture in members)
+        parts.append(f"<h2>{_html(GROUPS[group])}</h2><div class='pictures'>{figures}</div>")
+    return "".join(parts)
+
+
+def _figure_html(picture: ExamplePicture) -> str:
+    data = b64encode(picture.jpeg).decode()
+    lines = "<br>".join(map(_html, (f"image {picture.image}, caption {picture.caption}", *picture.lines)))
+    label = _html(f"image {picture.image}")
+    return f'<figure><img src="data:image/jpeg;base64,{data}" alt="{label}"><figcaption>{lines}</figcaption></figure>'
 
 
 def _headline(report: Report) -> str:

@@ -122,3 +122,21 @@ def test_images_that_a_store_lacks(world: World, tmp_path: Path) -> None:
         writer.finish()
     refused = train((data, empty), tmp_path / "run2", "--missing", "skip").exception
     assert f"{empty}: has the regions of no image of 'fit' with a phrase" in str(refused)
+
+
+def test_the_only_other_split_is_the_one_that_is_scored(world: World, tmp_path: Path) -> None:
+    """By evaluate, by compare, and in the command that train ends with."""
+    data, store = world
+    images = (data / "train.txt").read_text().split()
+    (data / "train.txt").write_text("\n".join(images[:9]))
+    (data / "val.txt").write_text("\n".join(images[9:]))
+    told = train(world, tmp_path / "run")
+    assert told.stderr.endswith(f"--features {store} --split val\n")
+    common = ["--data", str(data), "--features", str(store)]
+    assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), *common]).exit_code == 0
+    assert (tmp_path / "run" / "val-gold-viterbi" / "report.html").exists()
+    values = [word for text in SMALL for word in ("--set", text)]
+    rows = ["--row", "HL", "--seeds", "1", "--budget", "1", "--preset", "small", "--out", str(tmp_path / "tables")]
+    told = CliRunner().invoke(app, ["compare", *common, *rows, *values, "--missing", "skip"])
+    assert told.exit_code == 0, told.exception
+    assert list((tmp_path / "tables").rglob("val-gold-viterbi"))
