@@ -172,7 +172,7 @@ def compare(
     jobs, took = plan_jobs(wanted, seeds, other_seeds, part), dict[Job, float]()
     ready = {job for job in jobs if runner.is_ready(job)}
     took |= {job: training_seconds(runner.folder(job)) for job in ready}
-    say(f"{len(jobs)} runs, of which {len(ready)} are ready")
+    say(f"{len(jobs)} runs, {len(ready)} of them ready")
     for row, reason in absent.items():
         say(f"left out: {row} {reason}")
     counts: dict[str, int] = {}
