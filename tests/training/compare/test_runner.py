@@ -46,7 +46,7 @@ def test_tables_are_there_after_each_run(compared: Compared) -> None:
 
 def test_it_says_what_it_does_and_how_long_that_takes(compared: Compared) -> None:
     first, *others = compared.said[:15]
-    assert first == "7 runs, of which 0 are ready"
+    assert first == "7 runs, 0 of them ready"
     assert others[0] == "1 of 7: HL seed 0"  # nothing is known of the time yet
     assert others[1].startswith("1 of 7: HL seed 0 took ")
     assert others[2].startswith("2 of 7: SL seed 0; about ")
@@ -148,7 +148,7 @@ def test_nothing_is_done_twice(compared: Compared) -> None:
     again = compared.run()
     assert again is not None
     assert len(compared.noted) == noted + 1
-    assert compared.said[said:] == ["7 runs, of which 7 are ready"]
+    assert compared.said[said:] == ["7 runs, 7 of them ready"]
     assert report_dict(again) == report_dict(tables)
     assert contents(compared.out) == before
     with pytest.raises(DataError, match=r"a run with another train\.epochs; choose another folder"):

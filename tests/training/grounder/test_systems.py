@@ -24,7 +24,8 @@ from phrasechain.regions.extractor import RegionExtractor
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.words import WordEncoder
 from phrasechain.training import loop, run_folder
-from phrasechain.training.compare import compare, headline
+from phrasechain.training.compare.runner import compare
+from phrasechain.training.compare.tables import accuracy
 from phrasechain.training.grounder.task import train
 from phrasechain.training.run_folder import write_folder
 from tiny_grounder import CAPTION, PHRASES, WORDS, write_finder
@@ -82,7 +83,7 @@ def test_it_learns_and_its_checkpoint_decodes_the_same(kind: str, runs: dict[str
         file = predict_run(runs[kind], data, features, "dev", regime)
         scored = evaluate_file(file, data, "dev", Protocol(regime=regime, resamples=50))
         if regime == "gold":
-            assert headline(scored.sections[1]).value == pytest.approx(best_score(runs[kind]))
+            assert accuracy(scored.sections[1]).value == pytest.approx(best_score(runs[kind]))
 
 
 @pytest.mark.parametrize("kind", TRAINED)
@@ -140,7 +141,8 @@ def test_own_inference_is_what_viterbi_means(runs: dict[str, Path], world: World
 def test_systems_are_rows_of_the_comparison(world: World, tmp_path: Path) -> None:
     base = make_config("small", texts=[*SMALL, "train.epochs=1"])
     tables = compare(*world, tmp_path / "tables", base, rows=["BAN", "Phrase-Region CCA"], seeds=1, split="train")
-    assert [line.label for line in tables.tables["models"]] == ["Phrase-Region CCA", "BAN"]
+    assert tables is not None
+    assert [line.label for line in tables.tables["Table 1: models"]] == ["Phrase-Region CCA", "BAN"]
 
 
 @pytest.mark.parametrize("kind", SYSTEMS)

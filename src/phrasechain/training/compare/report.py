@@ -179,8 +179,7 @@ def _introduction(tables: Tables) -> list[str]:
         "All rows learn from the same captions and regions, with as many passes over the data. "
         f"Features: {tables.features}. Words: {tables.words}.",
         "Minutes: training on this computer, with what is fitted before the first step and the scores on dev. ms: "
-        "scores and decoding of one caption of 3 phrases with 100 regions at hand, "
-        f"{tables.threads} thread{'s' * (tables.threads > 1)}.",
+        "scores and decoding of one caption of 3 phrases with 100 regions at hand, processor time in one thread.",
         "Paper: what it reports for the test split of Flickr30k Entities, where systems have other regions and words.",
     ]
     return lines + ([f"Set for all: {', '.join(tables.settings)}."] if tables.settings else [])

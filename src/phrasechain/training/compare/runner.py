@@ -178,14 +178,12 @@ def compare(
     """
     wanted, absent = choose_rows(base, rows)
     runner = ComparisonRunner(data, features, out, base, split, device, protocol or Protocol(), missing)
-    tables = Tables(
-        str(data), split, str(features), tuple(settings), _words(base.text), torch.get_num_threads(), seeds, {}, ()
-    )
+    tables = Tables(str(data), split, str(features), tuple(settings), _words(base.text), seeds, {}, ())
     tables = replace(tables, absent=absent)
     jobs, took = plan_jobs(wanted, seeds, other_seeds, part), dict[Job, float]()
     ready = {job for job in jobs if runner.is_ready(job)}
     took |= {job: training_seconds(runner.folder(job)) for job in ready}
-    say(f"{len(jobs)} runs, of which {len(ready)} are ready")
+    say(f"{len(jobs)} runs, {len(ready)} of them ready")
     for row, reason in absent.items():
         say(f"left out: {row} {reason}")
     counts: dict[str, int] = {}
@@ -197,9 +195,9 @@ def compare(
         runner.prepare(job)
         counts[job.row] = job.seed + 1
         if job not in ready:
-            took[job] = perf_counter() - start
             if part is None:
                 note(_filled(tables, runner, counts), runner)
+            took[job] = perf_counter() - start
             say(f"{number} of {len(jobs)}: {job} took {duration(took[job])}")
     if part is not None:
         return None

@@ -50,7 +50,6 @@ class Tables:
     features: str
     settings: tuple[str, ...]
     words: str  # what the captions are read by
-    threads: int  # of torch, when inference was timed
     seeds: int
     tables: dict[str, tuple[Line, ...]]
     tests: tuple[Test, ...]

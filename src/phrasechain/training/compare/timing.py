@@ -1,9 +1,9 @@
 """How long runs were trained, and how long they take for a caption of three phrases and 100 regions.
 
 Training is the time from the first look at the data to the last checkpoint, with what is fitted before the first step.
-It is noted in ``timing.json`` of the run's folder. Inference is scores and decoding on the CPU, one caption at a time,
-with the regions at hand. All rows take turns at each caption, so that what else the computer does hits all of them; it
-is noted in ``inference.json`` of the comparison's folder, and measured again where a row is not there.
+It is noted in ``timing.json`` of the run's folder. Inference is scores and decoding, one caption at a time, with the
+regions at hand: the processor's time in one thread, so that what else the computer does hardly matters, and all rows
+take turns. It is noted in ``inference.json`` of the comparison's folder, and measured again where a row is not there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,11 @@ def time_inference(
         return noted
     batches = list(islice(three_phrase_batches(examples, regions), CAPTIONS))
     models = {row: load_checkpoint(run, BUILDERS).model.eval() for row, run in runs.items()} if batches else {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     times = milliseconds(models, methods, batches)
-    sizes = {"phrases": PHRASES, "regions": REGIONS, "captions": len(batches), "threads": torch.get_num_threads()}
+    torch.set_num_threads(threads)
+    sizes = {"phrases": PHRASES, "regions": REGIONS, "captions": len(batches)}
     write_output(out / INFERENCE, json_bytes({**sizes, "milliseconds": times}))
     return times
 
@@ -85,9 +88,9 @@ def milliseconds(
     for number in range(ROUNDS):
         for place, batch in enumerate(batches):
             for row, method in pairs:
-                start = perf_counter()
+                start = process_time()
                 models[row].decode(models[row](batch), batch, method)
-                took = 1000 * (perf_counter() - start)
+                took = 1000 * (process_time() - start)
                 if number:
                     least[row, method][place] = min(least[row, method][place], took)
     return {row: {method: median(least[row, method]) for method in methods[row]} for row in models}
