@@ -85,6 +85,9 @@ class Model:
     ensemble: int = setting(
         1, "networks on the same word vectors, each with its own LSTM and scores, which are averaged", 1, 64
     )
+    rivals: float = setting(
+        0.0, "how strongly phrases of one category are kept from taking one region when boxes are chosen; 0: not", 0
+    )
     absent: bool = setting(False, "one more label, ∅, for phrases whose things the photo does not show")
     kind: str = setting(
         "phrasechain",
@@ -203,7 +206,12 @@ class Config:
     #: Keys of parts that are gone, and the value that does without them.
     REMOVED: ClassVar[Values] = {"model.objectness": False}
     #: Keys that came later, and the value that all models had before.
-    ADDED: ClassVar[Values] = {"model.kind": "phrasechain", "model.absent": False, "data.absent": 0.5}
+    ADDED: ClassVar[Values] = {
+        "model.kind": "phrasechain",
+        "model.absent": False,
+        "model.rivals": 0.0,
+        "data.absent": 0.5,
+    }
 
 
 #: How a model is trained: as in the paper, or as fast as it goes without loss.
