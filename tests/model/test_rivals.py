@@ -36,7 +36,7 @@ def make_scores(batch: Batch) -> Scores:
 
 
 @pytest.mark.parametrize(
-    "phrases", [(MAN, WOMAN), (MAN, CAP, WOMAN), (MAN, CAP), (MAN, WOMAN, CAP, ("a boy", "people"))]
+    "phrases", [(MAN, WOMAN), (MAN, CAP, WOMAN), (MAN, CAP), (MAN, WOMAN, CAP, ("a dog", "animals"))]
 )
 def test_marginals_by_enumeration(phrases: tuple[tuple[str, str], ...]) -> None:
     batch = make_batch(phrases)
@@ -64,6 +64,20 @@ def test_two_people_get_two_boxes() -> None:
     assert decode(scores, batch).region.tolist()[::2] == [0, 0]
     assert decode(with_rivals(scores, batch, 4.0), batch).region.tolist()[::2] == [0, 2]
     assert decode(with_rivals(scores, batch, 4.0), batch, "independent").region.tolist()[::2] == [0, 0]
+
+
+def test_rivals_that_are_far_apart_expect_each_other() -> None:
+    batch = make_batch((MAN, CAP, ("a ball", "other"), WOMAN))
+    scores = make_scores(batch)
+    linked = with_rivals(scores, batch, 4.0)
+    assert linked.skips is None
+    assert torch.equal(linked.transitions, scores.transitions)  # type: ignore[arg-type]
+    assert torch.equal(linked.emissions[1:3], scores.emissions[1:3])
+    overlap = iou_xyxy(batch.boxes[0][:, None], batch.boxes[0][None]).double()
+    link = -4 * torch.sigmoid(12 * (overlap - 0.5))
+    for mine, other in ((0, 3), (3, 0)):
+        expected = scores.emissions[mine] + link @ scores.emissions[other].softmax(-1)
+        torch.testing.assert_close(linked.emissions[mine], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_who_is_a_rival() -> None:

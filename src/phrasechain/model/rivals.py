@@ -7,7 +7,8 @@ they hardly ever mean the same box. What a chain learns of that is weak, and of 
     −strength · sigmoid(12 (IoU(k, k') − 0.5))
 
 is added to the transitions of neighbours, and as a skip between phrases with one between them (an exact second-order
-chain). It is for choosing boxes; models are trained without it. "the man" after "a man" is the same man, and no rival.
+chain). Rivals that are farther apart get its expectation by the softmax of the other's emissions. It is for choosing
+boxes; models are trained without it. "the man" after "a man" is the same man, and no rival.
 
 Axes: I images, B captions, T phrases in a chain, P phrases, K regions, R pairs of rivals.
 """
@@ -31,15 +32,28 @@ def with_rivals(scores: Scores, batch: Batch, strength: float) -> Scores:
     """The scores of a chain with links between rivals; those of independent phrases as they are."""
     if scores.transitions is None or not strength:
         return scores
-    beside, apart = (rival_pairs(batch, distance) for distance in (1, 2))
-    if not len(beside) and not len(apart):
+    beside, apart, *far = (rival_pairs(batch, distance) for distance in range(1, max(3, batch.steps)))
+    if not any(map(len, (beside, apart, *far))):
         return scores
     overlap = iou_xyxy(batch.boxes[:, :, None], batch.boxes[:, None])  # (I, K, K)
     link = (-strength * torch.sigmoid(12 * (overlap - 0.5))).to(scores.transitions)
     B, T, K = len(batch.lengths), batch.steps, batch.boxes.shape[1]
     transitions = _add(scores.transitions.expand(B, T - 1, K, K), link, beside, batch)
     skips = _add(transitions.new_zeros(B, T - 2, K, K), link, apart, batch) if len(apart) else None
-    return replace(scores, transitions=transitions, skips=skips)
+    emissions = _add_expected(scores.emissions, link, far, batch)
+    return replace(scores, emissions=emissions, transitions=transitions, skips=skips)
+
+
+def _add_expected(emissions: Tensor, link: Tensor, far: Sequence[Tensor], batch: Batch) -> Tensor:
+    """Emissions (P, K) with the expected links to rivals that are 3, 4, … phrases apart."""
+    first = torch.cat([torch.empty_like(batch.phrase_caption[:0]), *far])
+    second = torch.cat([first[:0], *(pairs + distance for distance, pairs in enumerate(far, 3))])
+    image = batch.phrase_image
+    p = emissions.masked_fill(~batch.region_mask[image], -torch.inf).softmax(-1)[..., None]  # (P, K, 1)
+    more = torch.zeros_like(emissions)
+    for mine, other in ((first, second), (second, first)):
+        more = more.index_add(0, mine, (link[image[mine]] @ p[other].to(link))[..., 0].to(more))
+    return emissions + more
 
 
 def _add(links: Tensor, link: Tensor, pairs: Tensor, batch: Batch) -> Tensor:
