@@ -31,6 +31,7 @@ from phrasechain.text.tokens import tokenise
 
 GroundPair = tuple[ImageSource, str] | tuple[ImageSource, str, Sequence[Given] | None]
 OnError = Literal["yield", "raise"]
+NOT_ENGLISH = "none of the caption's words is known: captions are read in English; give phrases to ground them anyhow"
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
 
@@ -215,15 +216,19 @@ class Grounder:
         tokens = tuple(token.text for token in tokenise(caption))
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
-        finder = self.parts.finder
-        found = (
-            finder.find(caption) if phrases is None else finder.categorise(caption, locate_phrases(caption, phrases))
-        )
+        finder, hint = self.parts.finder, None
+        if phrases is not None:
+            found = finder.categorise(caption, locate_phrases(caption, phrases))
+        elif finder.knows_a_word(caption):
+            found = finder.find(caption)
+        else:
+            found, hint = [], NOT_ENGLISH
         photo = load_photo(image)
         regions = self._photos.regions(photo)
         if isinstance(photo, PhotoFile) and not keep_photo:
             photo = photo.released()
-        empty = PhotoGrounding(_path(image), regions.width, regions.height, caption, self.name, method, source=photo)
+        size = regions.width, regions.height
+        empty = PhotoGrounding(_path(image), *size, caption, self.name, method, hint=hint, source=photo)
         return _Prepared(empty, found, GroundQuery(regions, tokens, found) if found else None)
 
     def _prepare_pair(self, pair: GroundPair, method: str, on_error: OnError, keep_photo: bool) -> _Prepared:
