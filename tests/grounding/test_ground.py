@@ -59,15 +59,30 @@ def test_a_picture_beside_the_user_and_a_table(run: Run, tmp_path: Path) -> None
     assert (status, err) == (0, "")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
     assert rows == [
-        ["man", "people", "30 20 60 60", "75.0%"],
-        ["ball", "other", "60 20 90 60", "75.0%"],
-        ["dog", "animals", "90 20 120 60", "75.0%"],
+        ["man", "people", "30 20 60 60", "75.0%", "90.0%"],
+        ["ball", "other", "60 20 90 60", "75.0%", "80.0%"],
+        ["dog", "animals", "90 20 120 60", "75.0%", "70.0%"],
     ]
     assert out.splitlines()[-1] == "photo.grounded.png"
     assert files() == {"below/photo.jpg", "photo.grounded.png"}
     with Image.open("photo.grounded.png") as picture:
         assert (picture.format, picture.width) == ("PNG", 300)
         assert picture.height > 200
+
+
+def test_what_is_not_found_has_no_box(run: Run) -> None:
+    status, out, _ = run("photo.jpg", CAPTION, "--min-probability", "0.75")
+    assert status == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    assert rows[2] == ["dog", "animals", "not found", "75.0%", "70.0%"]
+    without = Path("photo.grounded.png").read_bytes()
+    run("photo.jpg", CAPTION)
+    assert Path("photo.grounded.png").read_bytes() != without
+    record = json.loads(run("photo.jpg", CAPTION, "--json", "--min-probability", "0.75")[1])
+    assert [phrase["found"] for phrase in record["phrases"]] == [True, True, False]
+    assert record["phrases"][2]["box"] == [90.0, 20.0, 120.0, 60.0]
+    status, _, err = run("photo.jpg", CAPTION, "--min-probability", "1.5")
+    assert (status, err) == (2, "phrasechain: --min-probability is from 0 to 1, not 1.5\n")
 
 
 def test_the_picture_replaces_an_older_one(run: Run) -> None:
@@ -89,6 +104,8 @@ def test_json_alone(run: Run) -> None:
         "category": "people",
         "box": [30.0, 20.0, 60.0, 60.0],
         "probability": 0.75,
+        "presence": 0.9,
+        "found": True,
         "alternatives": [{"box": [0.0, 0.0, 150.0, 100.0], "probability": 0.125}],
     }
 

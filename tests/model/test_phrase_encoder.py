@@ -23,7 +23,7 @@ def make_batch(captions: list[Caption]) -> Batch:
     spans = [(b, t, span) for b, (_, each) in enumerate(captions) for t, span in enumerate(each)]
     nothing: Any = torch.empty(0)
     of_images = ("sizes", "boxes", "features", "spatial", "region_mask")
-    names = (*of_images, "spans")
+    names = (*of_images, "spans", "categories")
     return Batch(
         images=("0",),
         captions=tuple(range(len(captions))),

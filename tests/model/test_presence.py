@@ -26,7 +26,7 @@ def make_scores(batch: Batch, seed: int = 4, chain: bool = True, context: bool =
     transitions.masked_fill_(~(labels[:, None, :, None] & labels[:, None, None, :]), torch.nan)
     edges = torch.randn(B, T - 1, 3).double()
     parts = (transitions, torch.randn(P).double(), edges) if chain else (None, torch.randn(P).double(), None)
-    return Scores(emissions, torch.randn(P, K, 4).double() / 3, *parts)
+    return Scores(emissions, torch.randn(P, K, 4).double() / 3, parts[0], None, *parts[1:])
 
 
 def paths_of(scores: Scores, batch: Batch, caption: int) -> list[tuple[float, tuple[int, ...]]]:
@@ -126,7 +126,7 @@ def test_the_loss_by_enumeration(chain: bool) -> None:
     batch, targets, absent = marked(5)
     assert 0 < int(absent.sum()) < int((~targets.labelled).sum())
     scores = make_scores(batch, chain=chain)
-    leaves = {name: getattr(scores, name).requires_grad_() for name in ("emissions", "presence")}
+    leaves = {name: getattr(scores, name).clone().requires_grad_() for name in ("emissions", "presence")}
     terms = terms_of(replace(scores, **leaves), batch, targets, kind="hard")
     labels = torch.where(absent, -1, torch.where(targets.labelled, targets.iou.argmax(1), -2)).tolist()
     expected = 0.0

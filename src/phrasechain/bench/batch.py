@@ -90,6 +90,7 @@ def make_batch(sizes: Sizes) -> tuple[Batch, Targets]:
         phrase_step=step,
         token_spans=torch.stack([2 * step, 2 * step + 1], -1),
         spans=torch.stack([2 * step, 2 * step + 1], -1),
+        categories=torch.zeros_like(step),
     )
     gold = boxes[0, :1].expand(len(step), 4).contiguous()
     known = torch.ones(len(step), dtype=torch.bool)

@@ -115,7 +115,7 @@ def _ground_one(
     if found.is_animated():
         typer.echo(f"{printable(pair.image)}: {ANIMATED}", err=True)
     if not found.has_phrases:
-        typer.echo(NO_PHRASES, err=True)
+        typer.echo(found.grounding.hint or NO_PHRASES, err=True)
     if png and path:
         write_output(path, png, follow=is_named)
     if png and to_stdout:

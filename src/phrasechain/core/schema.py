@@ -122,7 +122,8 @@ class GroundedPhrase:
 class Grounding:
     """What the phrases of one caption name in one image, in the order of the caption.
 
-    Where the image could not be grounded, ``error`` says why in one line, and there are no phrases.
+    Where the image could not be grounded, ``error`` says why in one line, and there are no phrases. ``hint`` says what
+    to do where the caption could not be read.
     """
 
     path: str | None  # of the image; None if it came from memory
@@ -133,3 +134,4 @@ class Grounding:
     decode: str
     phrases: tuple[GroundedPhrase, ...] = ()
     error: str | None = None
+    hint: str | None = None

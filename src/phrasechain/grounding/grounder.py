@@ -36,6 +36,7 @@ GroundPair = tuple[GroundImage, str] | tuple[GroundImage, str, Sequence[Given] |
 GroundingPair = tuple[PhotoGrounding, PhotoGrounding]
 Look = Callable[[Scores, Batch, Decoded], None]
 OnError = Literal["yield", "raise"]
+NOT_ENGLISH = "none of the caption's words is known: captions are read in English; give phrases to ground them anyhow"
 _MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
 
@@ -301,18 +302,20 @@ class Grounder:
         tokens = tuple(token.text for token in tokenise(caption))
         if not tokens:
             raise DataError("the caption is empty; give a sentence about the photo")
-        finder = self.parts.finder
+        finder, hint = self.parts.finder, None
         with one_thread():
-            found = (
-                finder.find(caption)
-                if phrases is None
-                else finder.categorise(caption, locate_phrases(caption, phrases))
-            )
+            if phrases is not None:
+                found = finder.categorise(caption, locate_phrases(caption, phrases))
+            elif finder.knows_a_word(caption):
+                found = finder.find(caption)
+            else:
+                found, hint = [], NOT_ENGLISH
         encoded = image if isinstance(image, EncodedPhoto) else self.encode(image)
         regions, photo = encoded.regions, encoded.source
         if isinstance(photo, PhotoFile) and not keep_photo:
             photo = photo.released()
-        empty = PhotoGrounding(encoded.path, regions.width, regions.height, caption, self.name, method, source=photo)
+        size = regions.width, regions.height
+        empty = PhotoGrounding(encoded.path, *size, caption, self.name, method, hint=hint, source=photo)
         return _Prepared(empty, found, GroundQuery(regions, tokens, found) if found else None)
 
     def _prepare_exactly(self, *arguments: Any) -> _Prepared:

@@ -39,7 +39,7 @@ class PhotoGrounding(Grounding):
         return read_rgb(self.source, None if size[0] >= self.width else size)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain containers, as JSON has them; ``error`` only where there is one."""
+        """Plain containers, as JSON has them; ``error`` and ``hint`` only where there is one."""
         record = {
             "version": FORMAT_VERSION,
             "image": {"path": self.path, "width": self.width, "height": self.height},
@@ -48,7 +48,8 @@ class PhotoGrounding(Grounding):
             "decode": self.decode,
             "phrases": [_phrase_dict(phrase) for phrase in self.phrases],
         }
-        return record if self.error is None else record | {"error": self.error}
+        notes = {"error": self.error, "hint": self.hint}
+        return record | {name: text for name, text in notes.items() if text is not None}
 
     def to_json(self) -> str:
         """One line of JSON in ASCII, fit for a JSON lines file."""

@@ -27,6 +27,7 @@ Item = tuple[Example, Caption]
 #: What always stays together: an image with all its captions, whose regions are then scored once, or one caption.
 Group = tuple[Item, ...]
 BY = ("image", "caption", "draw")
+_MOST_CATEGORIES = 62  # bits of a number that a tensor holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Batch:
     phrase_step: Tensor  # (P,) int64: the place in the chain
     token_spans: Tensor  # (P, 2) int64: [first, end) in the caption's tokens
     spans: Tensor  # (P, 2) int64: [start, end) in the caption's characters
+    categories: Tensor  # (P,) int64: a bit for each category of the phrase, the same for all phrases of the batch
     read: tuple[tuple[str, ...], ...] = ()  # R captions that a text encoder reads, also without phrases; (): ``tokens``
     rows: tuple[int, ...] = ()  # B places of the captions among them
 
@@ -132,6 +134,7 @@ def collate(queries: Sequence[GroundQuery]) -> Batch:
         phrase_step=torch.arange(len(phrases)) - (lengths.cumsum(0) - lengths)[phrase_caption],
         token_spans=torch.tensor([(phrase.first_token, phrase.end_token) for phrase in phrases]),
         spans=torch.tensor([(phrase.start, phrase.end) for phrase in phrases]),
+        categories=_category_bits(phrases),
     )
 
 
@@ -182,6 +185,7 @@ def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
         token_spans=batch.token_spans[keep],
         spans=batch.spans[keep],
         rows=tuple(batch.rows[place] for place in places) if batch.read else (),
+        categories=batch.categories[keep],
     )
 
 
@@ -217,6 +221,14 @@ def _checked(regions: Regions, example: Example) -> Regions:
             f"a {example.width}×{example.height} one; extract the regions from the annotated image"
         )
     return regions
+
+
+def _category_bits(phrases: Sequence[Phrase | FoundPhrase]) -> Tensor:
+    """The categories of each phrase as a bit each: (P,). Past 62 different ones, the others have none."""
+    names = [phrase.categories if isinstance(phrase, Phrase) else (phrase.category,) for phrase in phrases]
+    place = {name: number for number, name in enumerate(dict.fromkeys(name for each in names for name in each))}
+    bits = [sum({1 << place[name] for name in each if place[name] < _MOST_CATEGORIES}) for each in names]
+    return torch.tensor(bits, dtype=torch.int64)
 
 
 def _pad(arrays: Sequence[np.ndarray]) -> Tensor:

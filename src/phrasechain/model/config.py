@@ -93,6 +93,9 @@ class Model:
     ensemble: int = setting(
         1, "networks on the same word vectors, each with its own LSTM and scores, which are averaged", 1, 64
     )
+    rivals: float = setting(
+        0.0, "how strongly phrases of one category are kept from taking one region when boxes are chosen; 0: not", 0
+    )
     absent: bool = setting(False, "one more label, ∅, for phrases whose things the photo does not show")
     kind: str = setting(
         "phrasechain",
@@ -218,6 +221,7 @@ class Config:
     ADDED: ClassVar[Values] = {
         "model.kind": "phrasechain",
         "model.absent": False,
+        "model.rivals": 0.0,
         "data.absent": 0.5,
         "data.phraseless": False,
         "train.keep": "best",

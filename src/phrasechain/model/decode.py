@@ -69,7 +69,7 @@ def _smoothing(scores: Scores, batch: Batch) -> Decoded:
 
 
 def _independent(scores: Scores, batch: Batch) -> Decoded:
-    return _smoothing(replace(scores, transitions=None), batch)
+    return _smoothing(replace(scores, transitions=None, skips=None), batch)
 
 
 def _consensus(scores: Scores, batch: Batch) -> Decoded:
@@ -107,7 +107,7 @@ def chain_with_absent(scores: Scores, batch: Batch) -> ChainCRF:
 def _chain(scores: Scores, batch: Batch, labels: Tensor) -> ChainCRF:
     emissions, K = batch.to_chains(scores.emissions), scores.emissions.shape[1]
     transitions = emissions.new_zeros(K, K) if scores.transitions is None else scores.transitions
-    return ChainCRF(emissions, transitions, batch.lengths, labels, validate=False)
+    return ChainCRF(emissions, transitions, batch.lengths, labels, validate=False, skips=scores.skips)
 
 
 def marginals(scores: Scores, batch: Batch) -> Tensor:

@@ -12,6 +12,7 @@ from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
 from phrasechain.model.phrase_encoder import PhraseEncoder
 from phrasechain.model.presence import PresenceScores, PresenceTransitions
+from phrasechain.model.rivals import with_rivals
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
 from phrasechain.model.system import GroundingSystem
 from phrasechain.model.transitions import TRANSITIONS, PaperTransition
@@ -43,6 +44,8 @@ class GroundingModel(GroundingSystem):
         ensemble: networks on the same word vectors, each with its own LSTM, pooling and transition, whose scores are
             averaged.
         absent: whether there is a label ∅ for what the photo does not show, see ``presence``.
+        rivals: how strongly phrases of one category are kept from taking the same region, see ``rivals``; not in
+            training.
     """
 
     text: PhraseEncoder
@@ -68,6 +71,7 @@ class GroundingModel(GroundingSystem):
         bag_of_words: float = 0.0,
         ensemble: int = 1,
         absent: bool = False,
+        rivals: float = 0.0,
     ) -> None:
         super().__init__()
         require_name("transition", transition, TRANSITIONS)
@@ -96,7 +100,7 @@ class GroundingModel(GroundingSystem):
             return Presence(d, self.text.context_dimension, chain) if absent else None
 
         self.pairs, self.transition, self.presence = make_pairs(), make_transition(), make_presence()
-        self.bag_weight = bag_of_words
+        self.bag_weight, self.rivals = bag_of_words, rivals
         self.bag = BagOfWordsScores(encoder.dimension, regions) if bag_of_words else None
         self.others = nn.ModuleList(
             Member(self.text.make_lstm(), make_pairs(), make_transition(), make_presence()) for _ in range(ensemble - 1)
@@ -111,13 +115,16 @@ class GroundingModel(GroundingSystem):
                     part.xavier_as_one_layer_()
 
     def forward(self, batch: Batch) -> Scores:
-        """The scores of a batch: the mean of the ensemble's, plus the weighted emissions of the bag of words."""
+        """The scores of a batch: the mean of the ensemble's, plus the weighted emissions of the bag of words.
+
+        The links between rivals are added to that.
+        """
         ensemble = self.member_scores(batch)
         bag = ensemble.pop() if self.bag is not None else None
         scores = average(ensemble)
-        if bag is None:
-            return scores
-        return replace(scores, emissions=scores.emissions + self.bag_weight * bag.emissions)
+        if bag is not None:
+            scores = replace(scores, emissions=scores.emissions + self.bag_weight * bag.emissions)
+        return with_rivals(scores, batch, self.rivals)
 
     def member_scores(self, batch: Batch) -> list[Scores]:
         """The scores that have a loss each: those of the ensemble's members, then those of the bag of words."""
@@ -130,7 +137,7 @@ class GroundingModel(GroundingSystem):
             emissions, offsets, matches = pairs(phrases, regions, batch)
             transitions = None if transition is None else transition(regions, phrases, context, batch)
             absent = () if presence is None else presence(phrases, context, emissions, matches, batch)
-            found.append(Scores(emissions, offsets, transitions, *absent))
+            found.append(Scores(emissions, offsets, transitions, None, *absent))
             tokens = states.tokens
         if self.bag is not None:
             found.append(Scores(self.bag(tokens, regions, batch), None, None))

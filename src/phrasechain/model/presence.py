@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from phrasechain.model.batch import Batch
 from phrasechain.model.edges import Edges
@@ -90,7 +91,8 @@ def with_absent_label(scores: Scores, batch: Batch) -> Scores:
         return Scores(emissions, None, None)
     B, T = len(batch.lengths), batch.steps
     between = scores.transitions.expand(B, T - 1, -1, -1)
-    return Scores(emissions, None, border(between, *scores.presence_transitions.unbind(-1)))
+    skips = None if scores.skips is None else pad(scores.skips, (0, 1, 0, 1))  # 0 with ∅
+    return Scores(emissions, None, border(between, *scores.presence_transitions.unbind(-1)), skips)
 
 
 def with_absent_mask(mask: Tensor) -> Tensor:

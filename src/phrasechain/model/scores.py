@@ -35,6 +35,7 @@ class Scores:
     emissions: Tensor  # (P, K)
     offsets: Tensor | None  # (P, K, 4), None without box regression
     transitions: Tensor | None  # (B, T-1, K, K), or (B, 1, K, K) without context, or None for independent models
+    skips: Tensor | None = None  # (B, T-2, K, K) of phrases with one between them, a second-order chain; None: 0
     presence: Tensor | None = None  # (P,) the logit that the photo shows it at all; None without the label ∅
     presence_transitions: Tensor | None = None  # (B, T-1, 3) of ∅ to regions, of regions to ∅, of ∅ to ∅
 

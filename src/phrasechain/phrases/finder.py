@@ -36,6 +36,7 @@ from phrasechain.core.files import write_atomically
 from phrasechain.core.json_lines import parse_settings
 from phrasechain.core.schema import CATEGORIES, NOT_VISUAL
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
+from phrasechain.phrases.labels import label_parts
 from phrasechain.text.base import Captions, longest
 from phrasechain.text.tokens import Span, Token, plain, tokenise
 from phrasechain.text.vectors import WordVectors
@@ -52,6 +53,7 @@ _SHAPES = tuple(
     map(re.compile, (r"[^\w]+", r"\d+", r".*\d.*", r"[A-Z]", r"[A-Z][^a-z]*", r"[A-Z][^A-Z]*", r".*[A-Z].*"))
 )
 _SHAPE_DIMENSION = 8
+_SHORT = 2  # letters of a word that says nothing of the language
 _SPREAD = 0.5  # standard deviation of the initial word embeddings
 
 
@@ -167,10 +169,34 @@ class PhraseFinder(nn.Module):
 
     @torch.inference_mode()
     def find(self, text: str) -> list[FoundPhrase]:
-        """The phrases of a text in order, those that name nothing visible left out."""
+        """The phrases of a text in order, those that name nothing visible left out.
+
+        The text is a caption, or a list of labels ("dog, red car, tree", or one on each line).
+        """
         tokens = tokenise(text)
-        [labels] = self.label([[token.text for token in tokens]])
-        return [_found(text, tokens, first, end, name) for first, end, name in phrases_of(labels) if name != NOT_VISUAL]
+        words = [token.text for token in tokens]
+        found = self._find_labels(words, label_parts(text, tokens))
+        if found is None:
+            [labels] = self.label([words])
+            found = phrases_of(labels)
+        return [_found(text, tokens, first, end, name) for first, end, name in found if name != NOT_VISUAL]
+
+    def _find_labels(self, words: Sequence[str], parts: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]] | None:
+        """The labels of a list, if each of its parts is one phrase from end to end; else ``None``."""
+        labels = self.label([words[first:end] for first, end in parts]) if parts else []
+        found = []
+        for (first, end), each in zip(parts, labels, strict=True):
+            phrases = phrases_of(each)
+            if len(phrases) != 1 or phrases[0][:2] != (0, end - first):
+                return None
+            found.append((first, end, phrases[0][2]))
+        return found or None
+
+    def knows_a_word(self, text: str) -> bool:
+        """Whether the text has a word of the vocabulary, those of one or two letters left aside: other languages share
+        them."""
+        words = (plain(token.text).lower() for token in tokenise(text))
+        return any(len(word) > _SHORT and word in self._word_index for word in words)
 
     @torch.inference_mode()
     def label(self, captions: Captions) -> list[list[int]]:
