@@ -242,9 +242,9 @@ class Grounder:
         with torch.autocast(self.device.type, enabled=False):
             batch = collate(queries).to(self.device)
             scores = self.model(batch)
-        if not bool(scores.emissions.isfinite().all()):
-            raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
-        return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
+            if not bool(scores.emissions.isfinite().all()):
+                raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
+            return rank_boxes(scores, self.model.decode(scores, batch, method), self.parts.calibration(method), top_k)
 
 
 def _unpacked(packed: bytes) -> Grounder:
