@@ -2,7 +2,6 @@
 
 import io
 import json
-import lzma
 import pickle
 import resource
 import shutil
@@ -50,12 +49,21 @@ def folder(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "model"))
 
 
-def refused(use: Callable[[], object], name: str, match: str = "") -> None:
+def refused(use: Callable[[], object], name: str, match: str | None = None) -> None:
     with pytest.raises(DataError, match=match) as caught:
         use()
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+def outcome(use: Callable[[], object]) -> str | None:
+    """What is told where it is refused."""
+    try:
+        use()
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def change(file: Path, path: str, text: str) -> None:
@@ -175,10 +183,10 @@ BERT = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "inter
         ({"vocab_size": 10**12}, '"vocab_size" is not within'),
         ({"model_type": "no-such-model"}, "no transformer of the kind"),
         ({"model_type": 5}, "names no"),
-        ({"hidden_size": "x"}, ""),
+        ({"hidden_size": "x"}, None),
     ],
 )
-def test_the_settings_of_a_transformer(changes: dict[str, object], match: str) -> None:
+def test_the_settings_of_a_transformer(changes: dict[str, object], match: str | None) -> None:
     pytest.importorskip("transformers")
     settings = {"config": BERT | changes, "tokenizer": "{}", "limit": 10}
     refused(lambda: build_encoder("transformer", settings), "", match)
@@ -252,7 +260,6 @@ def test_an_npz_with_a_corrupt_lzma_member(tmp_path: Path) -> None:
     start = content.index(b"x.npy") + 5
     content[start + 9 : start + 20] = b"\xff" * 11
     file.write_bytes(content)
-    assert lzma.LZMAError.__name__  # what zipfile raises here
     refused(lambda: import_features([file], tmp_path / "store"), "a.npz")
 
 
@@ -274,7 +281,7 @@ def test_a_finder_of_few_bytes_and_large_claims_takes_no_memory(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["ban", "elmo"])
 def test_hdf5_with_any_byte_of_its_headers_changed(tmp_path: Path, kind: str) -> None:
-    """All of the first 2,000 bytes in turn, then every seventh: an error of one line, or the same as before."""
+    """Every ninth of the first 2,000 bytes in turn, then some: an error of one line, or none."""
     if kind == "ban":
         file = tmp_path / "a.hdf5"
         write_ban(file, [make_regions("1"), make_regions("2")])
@@ -293,16 +300,13 @@ def test_hdf5_with_any_byte_of_its_headers_changed(tmp_path: Path, kind: str) ->
     whole = file.read_bytes()
     use()
     rng, failed = np.random.default_rng(0), 0
-    for place in [*range(0, min(2000, len(whole)), 5), *range(2000, len(whole), 97)]:
+    for place in [*range(0, min(2000, len(whole)), 9), *range(2000, len(whole), 199)]:
         damaged = bytearray(whole)
         damaged[place] ^= int(rng.integers(1, 256))
         file.write_bytes(damaged)
-        try:
-            use()
-        except DataError as error:
-            assert str(file) in str(error)
-            assert "\n" not in str(error)
-            failed += 1
+        told = outcome(use)
+        assert told is None or (str(file) in told and "\n" not in told)
+        failed += told is not None
     assert failed > 5
 
 

@@ -299,11 +299,11 @@ def test_export_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     with pytest.raises(DataError, match="has no calibration of viterbi; give the folder of an exported grounder"):
         export(run, data, tmp_path / "store", out, calibration=tmp_path)
     with pytest.raises(DataError, match="no decoder named"):
-        export(run, data, tmp_path / "store", out, decode="x")
+        export(run, data, tmp_path / "store", tmp_path / "new", decode="x")
     with pytest.raises(DataError, match="trained on the regions of another network"):
-        export(run, data, tmp_path / "store", out)
+        export(run, data, tmp_path / "store", tmp_path / "new")
     with pytest.raises(DataError, match="extract the features with the same network"):
-        export(run, data, plain, out, regions=weights)
+        export(run, data, plain, tmp_path / "new", regions=weights)
 
 
 def test_no_path_of_the_machine_is_kept(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_files_that_are_broken_or_missing(folder: Path) -> None:
         ("config.json", b"{", r"config\.json: broken"),
         ("config.json", b"[]", r"config\.json: broken: not a JSON object"),
         ("config.json", b"[" * 100_000, r"config\.json: broken"),
-        ("text.json", b"\xff", r"text\.json: broken"),
+        ("text.json", b"\xff", r"text\.json: byte 1 is not UTF-8"),
         ("text.json", b'{"encoder": "wrods"}', r"text\.json: no text encoder named 'wrods'"),
         ("text.json", b'{"encoder": "words", "settings": {"x": 1}}', r"text\.json: the settings .* do not fit"),
         ("text.json", b'{"encoder": "words", "settings": 3}', r"text\.json: "),

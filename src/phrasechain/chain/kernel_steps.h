@@ -61,7 +61,7 @@ INLINE f8 NAME(exp8)(f8 x) {
 /* x log x for 0 <= x, 0 at 0 */
 INLINE f8 NAME(xlogx8)(f8 x) {
   i8 bits = (i8)x;
-  i8 e = ((bits - 0x3f3504f3) >> 23); /* x = 2^e m, m in [sqrt(1/2), sqrt(2)) */
+  i8 e = (i8)((u8)bits - 0x3f3504f3u) >> 23; /* x = 2^e m, m in [sqrt(1/2), sqrt(2)); of x < 0 anything */
   f8 f = (f8)((u8)bits - ((u8)e << 23)) - 1.0f;
   f8 p = NAME(splat)(-1.022385591e-1f);
   p = p * f + 1.614144292e-1f;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,14 +19,15 @@ from phrasechain.core.images import PhotoFile
 from phrasechain.core.memory import collector_paused
 from phrasechain.core.parallel import in_order, one_thread, survive_forks, usable_cores
 from phrasechain.core.schema import GroundedPhrase
+from phrasechain.grounding.decoding import DecodeOptions, Look, decode_alone, decode_jointly, score_queries
+from phrasechain.grounding.device import find_device, require_usual_torch
 from phrasechain.grounding.explore import Details, Exploration, details_of
 from phrasechain.grounding.photo_cache import PHOTOS, EncodedPhoto, GivenPhoto, PhotoCache, load_photo
 from phrasechain.grounding.pretrained import Pretrained, load_pretrained, push_to_hub, save_pretrained
 from phrasechain.grounding.result import PhotoGrounding
-from phrasechain.model.batch import Batch, GroundQuery, collate
-from phrasechain.model.confidence import Calibration, RankedBoxes, rank_boxes
-from phrasechain.model.decode import CONSENSUS, DECODERS, INDEPENDENT, Decoded, decode_independently
-from phrasechain.model.scores import Scores
+from phrasechain.model.batch import GroundQuery
+from phrasechain.model.confidence import RankedBoxes
+from phrasechain.model.decode import CONSENSUS, DECODERS, INDEPENDENT
 from phrasechain.phrases.finder import FoundPhrase
 from phrasechain.phrases.given import Given, locate_phrases
 from phrasechain.text.tokens import tokenise
@@ -34,10 +35,8 @@ from phrasechain.text.tokens import tokenise
 GroundImage = GivenPhoto | EncodedPhoto
 GroundPair = tuple[GroundImage, str] | tuple[GroundImage, str, Sequence[Given] | None]
 GroundingPair = tuple[PhotoGrounding, PhotoGrounding]
-Look = Callable[[Scores, Batch, Decoded], None]
 OnError = Literal["yield", "raise"]
 NOT_ENGLISH = "none of the caption's words is known: captions are read in English; give phrases to ground them anyhow"
-_MOST_STEPS = 512  # B·T of the chains that are computed at once: a long caption would pad the others
 
 
 class _Prepared(NamedTuple):
@@ -46,15 +45,6 @@ class _Prepared(NamedTuple):
     grounding: PhotoGrounding  # without its phrases
     phrases: Sequence[FoundPhrase] = ()
     query: GroundQuery | None = None  # where there are phrases
-
-
-class _Options(NamedTuple):
-    """How captions are grounded."""
-
-    decode: str
-    top_k: int
-    least: float  # presence of a phrase that is found
-    calibration: Calibration
 
 
 class Grounder:
@@ -73,7 +63,7 @@ class Grounder:
     """
 
     def __init__(self, parts: Pretrained, device: str = "auto", photos: int = PHOTOS) -> None:
-        self.parts, self.device = parts, _device(device)
+        self.parts, self.device = parts, find_device(device)
         self.model = parts.model.to(self.device).eval()
         survive_forks()
         self._photos = PhotoCache(parts.extractor, photos)
@@ -273,7 +263,7 @@ class Grounder:
         prepare = partial(self._prepare_pair, method=method, on_error=on_error, keep_photo=keep_photos)
         return _in_batches(in_order(prepare, pairs, workers), batch_size)
 
-    def _check_options(self, decode: str | None, top_k: int, min_probability: float | None) -> _Options:
+    def _check_options(self, decode: str | None, top_k: int, min_probability: float | None) -> DecodeOptions:
         """What a caller asks for, checked and with the model's defaults."""
         require_usual_torch()
         method = decode or self.decode
@@ -284,9 +274,11 @@ class Grounder:
         least = calibration.threshold if min_probability is None else min_probability
         if not 0 <= least <= 1:
             raise DataError(f"min_probability must be from 0 to 1, not {least}")
-        return _Options(method, top_k, least, calibration)
+        return DecodeOptions(method, top_k, least, calibration)
 
-    def _check_both(self, decode: str | None, top_k: int, min_probability: float | None) -> tuple[_Options, _Options]:
+    def _check_both(
+        self, decode: str | None, top_k: int, min_probability: float | None
+    ) -> tuple[DecodeOptions, DecodeOptions]:
         """The same for decoding jointly, and for each phrase alone."""
         joint, alone = (self._check_options(method, top_k, min_probability) for method in (decode, INDEPENDENT))
         return joint, alone
@@ -334,21 +326,24 @@ class Grounder:
             return _Prepared(PhotoGrounding(_path(image), 0, 0, shown, self.name, method, error=str(error)))
 
     def _fill(
-        self, prepared: Sequence[_Prepared], options: _Options, look: Look | None = None
+        self, prepared: Sequence[_Prepared], options: DecodeOptions, look: Look | None = None
     ) -> Iterator[PhotoGrounding]:
         """The groundings with their phrases; ``look`` sees what they are made from."""
-        boxes = (
-            found for batch, scores in self._scored(prepared) for found in self._joint(scores, batch, options, look)
-        )
+        scored = score_queries(self.model, _queries(prepared), self.device, self.name)
+        boxes = (found for each in scored for found in decode_jointly(self.model, *each, options, look))
         yield from _with_phrases(prepared, boxes, options)
 
-    def _fill_both(self, prepared: Sequence[_Prepared], joint: _Options, alone: _Options) -> Iterator[GroundingPair]:
+    def _fill_both(
+        self, prepared: Sequence[_Prepared], joint: DecodeOptions, alone: DecodeOptions
+    ) -> Iterator[GroundingPair]:
         """The groundings with their phrases, decoded jointly and alone from the same scores."""
         boxes = [
             each
-            for batch, scores in self._scored(prepared)
+            for batch, scores in score_queries(self.model, _queries(prepared), self.device, self.name)
             for each in zip(
-                self._joint(scores, batch, joint), self._alone(scores, batch, joint.decode, alone), strict=True
+                decode_jointly(self.model, batch, scores, joint),
+                decode_alone(batch, scores, joint.decode, alone),
+                strict=True,
             )
         ]
         columns = zip(*boxes, strict=True) if boxes else ((), ())
@@ -359,64 +354,11 @@ class Grounder:
         name = f"{INDEPENDENT} {CONSENSUS}" if joint.decode == CONSENSUS else INDEPENDENT
         return zip(first, (replace(grounding, decode=name) for grounding in second), strict=True)
 
-    @torch.inference_mode()
-    def _scored(self, prepared: Sequence[_Prepared]) -> Iterator[tuple[Batch, Scores]]:
-        """The queries in batches, with the model's scores."""
-        for queries in _groups(each.query for each in prepared if each.query is not None):
-            with one_thread(), torch.autocast(self.device.type, enabled=False):
-                batch = collate(queries).to(self.device)
-                scores = self.model(batch)
-            if not bool(scores.emissions.isfinite().all()):
-                raise DataError(f"{self.name}: its scores are not finite; its weights are broken")
-            yield batch, scores
-
-    @torch.inference_mode()
-    def _joint(self, scores: Scores, batch: Batch, options: _Options, look: Look | None = None) -> list[RankedBoxes]:
-        """The boxes of all phrases of a batch, one after the other."""
-        with one_thread():
-            decoded = self.model.decode(scores, batch, options.decode)
-            if look is not None:
-                look(scores, batch, decoded)
-            return rank_boxes(scores, decoded, options.calibration, options.top_k)
-
-    @torch.inference_mode()
-    def _alone(self, scores: Scores, batch: Batch, method: str, options: _Options) -> list[RankedBoxes]:
-        """The same with each phrase by itself, by the rule of a decoder."""
-        with one_thread():
-            decoded = decode_independently(scores, batch, method)
-            return rank_boxes(scores, decoded, options.calibration, options.top_k)
-
 
 def _unpacked(packed: bytes) -> Grounder:
     kind, *values = pickle.loads(packed)  # of a process that sends us this function to call
     grounder: Grounder = kind(*values)
     return grounder
-
-
-def require_usual_torch() -> None:
-    """Refuse other defaults of torch than those that models are written for."""
-    if torch.get_default_dtype() != torch.float32:
-        raise DataError(
-            f"torch's default dtype is {torch.get_default_dtype()}; a grounder needs torch.set_default_dtype("
-            "torch.float32)"
-        )
-    if torch.get_default_device().type != "cpu":
-        raise DataError(
-            f"torch's default device is {torch.get_default_device()}; a grounder needs torch.set_default_device("
-            '"cpu"), and takes its own as Grounder.from_pretrained(device=...)'
-        )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DataError(f"device {name}: torch finds no GPU here; install a CUDA build of torch, or use cpu")
-    try:
-        torch.ones(1, device=name).cpu()  # torch knows names of devices that are not there
-    except (RuntimeError, AssertionError):
-        raise DataError(f"no device named {name!r} here; there are: auto, cpu, cuda") from None
-    return torch.device(name)
 
 
 def _in_batches(prepared: Generator[_Prepared], size: int) -> Iterator[list[_Prepared]]:
@@ -426,30 +368,21 @@ def _in_batches(prepared: Generator[_Prepared], size: int) -> Iterator[list[_Pre
 
 
 def _with_phrases(
-    prepared: Sequence[_Prepared], boxes: Iterator[RankedBoxes], options: _Options
+    prepared: Sequence[_Prepared], boxes: Iterator[RankedBoxes], options: DecodeOptions
 ) -> Iterator[PhotoGrounding]:
     """The groundings, their phrases with the next boxes."""
     for empty, phrases, _ in prepared:
         yield replace(empty, phrases=tuple(_grounded(phrase, next(boxes), options.least) for phrase in phrases))
 
 
+def _queries(prepared: Iterable[_Prepared]) -> Iterator[GroundQuery]:
+    return (each.query for each in prepared if each.query is not None)
+
+
 def _check_pair(pair: Any) -> tuple[GroundImage, str, Sequence[Given] | None]:
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
         raise DataError("a pair is (image, caption), or (image, caption, phrases)")
     return pair[0], pair[1], pair[2] if len(pair) == 3 else None
-
-
-def _groups(queries: Iterable[GroundQuery]) -> Iterator[list[GroundQuery]]:
-    """Captions that go through the model together, in their order."""
-    group: list[GroundQuery] = []
-    for query in queries:
-        longest = max(len(each.phrases) for each in (*group, query))
-        if group and longest * (len(group) + 1) > _MOST_STEPS:
-            yield group
-            group = []
-        group.append(query)
-    if group:
-        yield group
 
 
 def _grounded(phrase: FoundPhrase, boxes: RankedBoxes, least: float) -> GroundedPhrase:

@@ -81,6 +81,8 @@ def read_options(path: Path) -> dict[str, Any]:
 
 def check_sizes(sizes: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) -> dict[str, Any]:
     """The sizes of an ELMo from an untrusted file, each within its bounds; ``names`` are theirs in that file."""
+    if absent := next((key for key in SIZES if key not in sizes), None):
+        raise DataError(f'no "{absent}"')
     for key, (low, high) in _BOUNDS.items():
         if type(sizes.get(key)) is not int or not low <= sizes[key] <= high:
             raise DataError(f'"{names.get(key, key)}" is not a whole number from {low} to {high:,}')
