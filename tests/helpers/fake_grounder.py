@@ -57,16 +57,24 @@ class FakeGrounder:
         caption: str,
         phrases: Sequence[str | tuple[int, int]] | None = None,
         decode: str | None = None,
+        min_probability: float | None = None,
     ) -> tuple[PhotoGrounding, PhotoGrounding]:
-        joint = self.ground(image, caption, phrases, decode)
+        joint = self.ground(image, caption, phrases, decode, min_probability=min_probability)
         size = (joint.width, joint.height)
-        alone = tuple(_phrase(each.text, each.start, place, True, size) for place, each in enumerate(joint.phrases))
+        alone = tuple(
+            _phrase(each.text, each.start, place, True, size, min_probability or 0)
+            for place, each in enumerate(joint.phrases)
+        )
         return joint, replace(joint, decode=f"independent {joint.decode}", phrases=alone)
 
     def compare_many(
-        self, pairs: Iterable[Pair], decode: str | None = None, keep_photos: bool = False
+        self,
+        pairs: Iterable[Pair],
+        decode: str | None = None,
+        min_probability: float | None = None,
+        keep_photos: bool = False,
     ) -> Iterator[tuple[PhotoGrounding, PhotoGrounding]]:
-        yield from (self.compare(*pair, decode) for pair in pairs)
+        yield from (self.compare(*pair, decode, min_probability) for pair in pairs)
 
     def ground_many(
         self,
