@@ -297,7 +297,7 @@ def test_export_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert {each.phrases for each in carried.values()} != {each.phrases for each in found.values()}
     assert (tmp_path / "more" / "calibration.json").exists()
     with pytest.raises(DataError, match="has no calibration of viterbi; give the folder of an exported grounder"):
-        export(run, data, tmp_path / "store", out, calibration=tmp_path)
+        export(run, data, tmp_path / "store", tmp_path / "no", calibration=tmp_path)
     with pytest.raises(DataError, match="no decoder named"):
         export(run, data, tmp_path / "store", tmp_path / "new", decode="x")
     with pytest.raises(DataError, match="trained on the regions of another network"):
