@@ -23,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from phrasechain import __version__
-from phrasechain.core.errors import DataError, one_line, unknown_name
+from phrasechain.core.errors import DataError, UnknownNameError, one_line, require_name
 from phrasechain.core.files import json_bytes, read_bounded, sync_folder
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
 from phrasechain.model.config import Model, model_from_dict
@@ -125,8 +125,8 @@ def load_checkpoint(path: Path | str, builders: Mapping[str, Builder] = BUILDERS
     """
     folder = find_checkpoint(Path(path))
     info, text = read_model_info(folder), _read_json(folder / TEXT)
-    if info.kind not in builders:
-        raise DataError(f"{folder / CARD}: {unknown_name('kind of model', info.kind, builders)}")
+    with _naming(folder / CARD):
+        require_name("kind of model", info.kind, builders)
     file = read_tensors(folder / WEIGHTS, "checkpoint", format=CHECKPOINT_FORMAT)
     with EmptyParameters():
         with _naming(folder / TEXT):
@@ -143,6 +143,8 @@ def _naming(file: Path) -> Iterator[None]:
     """Say which file asks for what cannot be built."""
     try:
         yield
+    except UnknownNameError as error:
+        raise DataError(f"{file}: {error}; if it is a plugin's, load that first (--plugin MODULE)") from None
     except (DataError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{file}: {one_line(error)}") from None
 
