@@ -134,6 +134,7 @@ def test_the_example_of_the_page_goes_through_every_command(tmp_path: Path) -> N
     for words in (train, ("evaluate", "run", *common, "--split", "dev"), export, ground):
         refused = run(*words)
         assert "no transition named 'nearby'; there are: paper, geometric" in str(refused.exception), words
+        assert words == train or "if it is a plugin's, load that first (--plugin MODULE)" in str(refused.exception)
         assert "nearby" not in sys.modules
         told = run(*words, plugin="nearby")
         assert told.exit_code == 0, (told.output, told.exception)

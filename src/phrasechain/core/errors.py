@@ -19,6 +19,10 @@ class DataError(PhrasechainError, ValueError):
     """An input file or value is broken, missing or inconsistent with the others."""
 
 
+class UnknownNameError(DataError):
+    """A name that nothing here bears; a plugin may."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """The message for an unknown name: the known names, and the closest match.
 
@@ -34,7 +38,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 def require_name(kind: str, name: str, known: Collection[str]) -> None:
     """Refuse a name that is none of the known ones."""
     if name not in known:
-        raise DataError(unknown_name(kind, name, known))
+        raise UnknownNameError(unknown_name(kind, name, known))
 
 
 @contextmanager

@@ -12,7 +12,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from reprlib import repr as short
@@ -23,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from phrasechain import __version__
-from phrasechain.core.errors import DataError, located, unknown_name
+from phrasechain.core.errors import DataError, UnknownNameError, located, require_name
 from phrasechain.core.files import json_bytes, sync_folder
 from phrasechain.core.json_lines import read_json
 from phrasechain.core.tensors import EmptyParameters, assign_weights, file_errors, read_tensors
@@ -135,17 +136,27 @@ def load_checkpoint(path: Path | str, builders: Mapping[str, Builder] = BUILDERS
     """
     folder = find_checkpoint(Path(path))
     info, text = read_model_info(folder), read_json(folder / TEXT, _JSON_LIMIT)
-    if info.kind not in builders:
-        raise DataError(f"{folder / CARD}: {unknown_name('kind of model', info.kind, builders)}")
+    with _naming(folder / CARD):
+        require_name("kind of model", info.kind, builders)
     file = read_tensors(folder / WEIGHTS, "checkpoint", format=CHECKPOINT_FORMAT)
     with EmptyParameters():
-        with located(folder / TEXT):
+        with _naming(folder / TEXT):
             encoder = build_encoder(text.get("encoder"), text.get("settings"))
-        with located(folder / CARD):
+        with _naming(folder / CARD):
             model = builders[info.kind](info, encoder)
     with file_errors(folder / WEIGHTS, "checkpoint"):
         assign_weights(model, file.tensors, CARD)
     return Checkpoint(folder, model.eval(), info)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Say which file asks for what cannot be built."""
+    with located(file):
+        try:
+            yield
+        except UnknownNameError as error:
+            raise DataError(f"{error}; if it is a plugin's, load that first (--plugin MODULE)") from None
 
 
 def find_checkpoint(path: Path) -> Path:
