@@ -34,6 +34,8 @@ def test_markdown_has_every_table(compared: Compared) -> None:
     ):
         assert f"\n## {heading}\n" in text
     assert "preset small" in text
+    gold = [(section.phrases // 2, section.images) for section in line.sections]
+    assert f"There are {gold[0][0]} phrases in caption 0 of {gold[0][1]} images and {gold[1][0]} phrases in all" in text
     for block in text.split("\n\n"):
         assert len({row.count("|") for row in block.splitlines() if row.startswith("|")}) <= 1
 
