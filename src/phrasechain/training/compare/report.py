@@ -105,11 +105,13 @@ def _row(cells: Sequence[str]) -> str:
 def html(tables: Tables, figures: Figures, pictures: dict[str, bytes]) -> str:
     """One page that needs no other file."""
     found = list(blocks(tables))
-    links = [f'<a href="#t{number}">{_text(block.title)}</a>' for number, block in enumerate(found)]
+    anchors = {f"t{number}": block.title for number, block in enumerate(found)} | {"figure-2": "Figure 2"}
+    anchors |= {"figure-5": "Figure 5"} if figures.side_by_side else {}
+    links = [f'<a href="#{anchor}">{_text(title)}</a>' for anchor, title in anchors.items()]
     parts = [
         f"<h1>{_text(_title(tables))}</h1>",
         f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in _introduction(tables))}</ul>",
-        f"<nav>{' '.join([*links, _FIGURE_LINKS])}</nav>",
+        f"<nav>{' '.join(links)}</nav>",
         _image(pictures[BARS], _BARS_CAPTION),
         *(_block_html(block, f"t{number}") for number, block in enumerate(found)),
         f'<h2 id="figure-2">Figure 2: the data</h2>{_image(pictures[FIGURE_2], _FIGURE_2)}',
@@ -124,10 +126,9 @@ def html(tables: Tables, figures: Figures, pictures: dict[str, bytes]) -> str:
     )
 
 
-_FIGURE_LINKS = '<a href="#figure-2">Figure 2</a> <a href="#figure-5">Figure 5</a>'
 _BARS_CAPTION = (
-    "Every line of the tables, its interval, and a tick for each seed: SL-CCRF orange, its variants and the paper's other "
-    "models blue, the compared systems grey."
+    "Every line of the tables, its interval, and a tick for each seed: SL-CCRF orange, its variants and the other "
+    "models of the paper blue, the compared systems grey."
 )
 _FIGURE_2 = (
     "Phrases with a box in each caption, and regions of each phrase that are right (IoU ≥ 0.5 with its merged box), "
