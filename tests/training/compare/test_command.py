@@ -33,7 +33,7 @@ def test_tables_on_stdout_and_all_files_in_the_folder(
 ) -> None:
     status, out, err = command(monkeypatch, capsys, compared, "--row", "HL, SL,SL-CCRF", "--seeds", "1")
     assert status == 0
-    assert out.startswith(f"# train of {compared.data}\n")
+    assert out.startswith(f"# Phrase grounding compared on train of {compared.data}\n")
     assert "| SL-CCRF | " in out
     assert err.splitlines() == ["3 runs, 3 of them ready", str(compared.out / "compare.html")]
     for name in ("compare.md", "compare.json", "compare.html", "compare.png", "figure-2.png"):

@@ -14,6 +14,8 @@ from phrasechain.training.compare.report import blocks, html, markdown, write_co
 from phrasechain.training.compare.tables import ANY, accuracy
 from tiny_comparison import Compared
 
+PICTURES = ("compare.png", "figure-2.png", *(f"figure-5-{number}.png" for number in range(1, 9)))
+
 
 def test_markdown_has_every_table(compared: Compared) -> None:
     text = markdown(compared.tables)
@@ -34,6 +36,8 @@ def test_markdown_has_every_table(compared: Compared) -> None:
     ):
         assert f"\n## {heading}\n" in text
     assert "preset small" in text
+    gold = [(section.phrases // 2, section.images) for section in line.sections]
+    assert f"There are {gold[0][0]} phrases in caption 0 of {gold[0][1]} images and {gold[1][0]} phrases in all" in text
     for block in text.split("\n\n"):
         assert len({row.count("|") for row in block.splitlines() if row.startswith("|")}) <= 1
 
@@ -101,8 +105,7 @@ def test_the_files(compared: Compared, tmp_path: Path) -> None:
 def test_the_page_needs_no_other_file(compared: Compared) -> None:
     tables, figures = replace(compared.tables, data="<b>&"), compared.figures
     assert figures.side_by_side is not None
-    names = ("compare.png", "figure-2.png", *(f"figure-5-{n}.png" for n in range(1, 9)))
-    text = html(tables, figures, dict.fromkeys(names, b"png"))
+    text = html(tables, figures, dict.fromkeys(PICTURES, b"png"))
     page = Page(text)
     assert {link for link in page.links if not link.startswith("data:")} <= page.anchors
     assert len(page.pictures) == 2 + len(figures.side_by_side.pictures)
@@ -117,3 +120,5 @@ def test_without_a_pair_of_models_there_is_no_figure_5(compared: Compared, rows:
     figures = compared.figures_of(tables)
     assert (figures.side_by_side is None) == (rows < 3)
     assert ("Figure 5" in markdown(tables, figures)) == (rows == 3)
+    page = Page(html(tables, figures, dict.fromkeys(PICTURES, b"png")))
+    assert {link for link in page.links if not link.startswith("data:")} <= page.anchors

@@ -69,8 +69,10 @@ def draw_bars(tables: Tables) -> bytes:
         for number, axes in enumerate(row):
             _draw_table(axes, lines, number)
         row[0].set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    every = [line for lines in tables.tables.values() for line in lines]
+    for axes, section in zip(panels[0], every[0].sections, strict=True):
+        axes.set_title(section.name, loc="right", fontsize="medium")
     for number, axes in enumerate(panels[-1]):
-        every = [line for lines in tables.tables.values() for line in lines]
         least = min(_bounds(line, number)[1] for line in every)
         most = max(_bounds(line, number)[2] for line in every)
         begin = max(0, _ROOM * floor((least - _ROOM) / _ROOM))

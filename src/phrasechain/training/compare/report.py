@@ -105,12 +105,14 @@ def _row(cells: Sequence[str]) -> str:
 def html(tables: Tables, figures: Figures, pictures: dict[str, bytes]) -> str:
     """One page that needs no other file."""
     found = list(blocks(tables))
-    links = [f'<a href="#t{number}">{_text(block.title)}</a>' for number, block in enumerate(found)]
+    anchors = {f"t{number}": block.title for number, block in enumerate(found)} | {"figure-2": "Figure 2"}
+    anchors |= {"figure-5": "Figure 5"} if figures.side_by_side else {}
+    links = [f'<a href="#{anchor}">{_text(title)}</a>' for anchor, title in anchors.items()]
     parts = [
         f"<h1>{_text(_title(tables))}</h1>",
         f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in _introduction(tables))}</ul>",
-        f"<nav>{' '.join([*links, _FIGURE_LINKS])}</nav>",
-        _image(pictures[BARS], "Every line of the tables: its interval, and a tick for each seed."),
+        f"<nav>{' '.join(links)}</nav>",
+        _image(pictures[BARS], _BARS_CAPTION),
         *(_block_html(block, f"t{number}") for number, block in enumerate(found)),
         f'<h2 id="figure-2">Figure 2: the data</h2>{_image(pictures[FIGURE_2], _FIGURE_2)}',
     ]
@@ -124,7 +126,10 @@ def html(tables: Tables, figures: Figures, pictures: dict[str, bytes]) -> str:
     )
 
 
-_FIGURE_LINKS = '<a href="#figure-2">Figure 2</a> <a href="#figure-5">Figure 5</a>'
+_BARS_CAPTION = (
+    "Every line of the tables, its interval, and a tick for each seed: SL-CCRF orange, its variants and the other "
+    "models of the paper blue, the compared systems grey."
+)
 _FIGURE_2 = (
     "Phrases with a box in each caption, and regions of each phrase that are right (IoU ≥ 0.5 with its merged box), "
     "in percent of the captions and phrases of each split."
@@ -164,7 +169,7 @@ def _text(text: str) -> str:
 
 
 def _title(tables: Tables) -> str:
-    return f"{tables.split} of {tables.data}"
+    return f"Phrase grounding compared on {tables.split} of {tables.data}"
 
 
 def _introduction(tables: Tables) -> list[str]:
@@ -173,7 +178,7 @@ def _introduction(tables: Tables) -> list[str]:
     lines = [
         "Percent of phrases whose box has IoU ≥ 0.5 with the merged box (the smallest around all boxes of the phrase), "
         f"or with any of its boxes: mean ± standard deviation over seeds ({seeds} unless a line says otherwise), in "
-        "brackets the 95 % interval over images.",
+        f"brackets the 95 % interval over images. {_denominators(tables)}",
         "Chains hold the phrases with a box (regime gold) and are decoded by Viterbi where a line does not say "
         "otherwise; the compared systems by the inference of their papers.",
         "All rows learn from the same captions and regions, with as many passes over the data. "
@@ -183,6 +188,14 @@ def _introduction(tables: Tables) -> list[str]:
         "Paper: what it reports for the test split of Flickr30k Entities, where systems have other regions and words.",
     ]
     return lines + ([f"Set for all: {', '.join(tables.settings)}."] if tables.settings else [])
+
+
+def _denominators(tables: Tables) -> str:
+    line = next(line for lines in tables.tables.values() for line in lines)
+    counts = (
+        f"{each.phrases // line.seeds:,} phrases in {each.name} of {each.images:,} images" for each in line.sections
+    )
+    return f"There are {' and '.join(counts)}."
 
 
 def _figure_5_title(side: SideBySide) -> str:
