@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,7 @@ def serve(
 
     See docs/api.md. Photos stay in memory and on this computer.
     """
+    begin = time.perf_counter()
     wait_without_spinning()
     from phrasechain.core.memory import collector_paused
 
@@ -48,6 +50,7 @@ def serve(
         host,
         port,
         lambda line: typer.echo(printable(line), err=True),
+        begin=begin,
         model=model,
         device=device,
         token_file=token_file,

@@ -50,6 +50,7 @@ def serve(
     port: int,
     say: Callable[[str], None],
     *,
+    begin: float,
     model: str | None = None,
     device: str = "auto",
     token_file: Path | None = None,
@@ -57,8 +58,10 @@ def serve(
     open_page: bool = False,
     limits: ServerLimits | None = None,
 ) -> None:
-    """Load the model, serve until interrupted, and end in order. ``say`` gets a line for the user now and then."""
-    begin = time.perf_counter()
+    """Load the model, serve until interrupted, and end in order.
+
+    ``say`` gets a line for the user now and then, ``begin`` is when the command began, by ``time.perf_counter``.
+    """
     token = None if token_file is None else read_token(token_file)
     if not is_local(host) and token is None:
         say(f"warning: other computers can reach {host}, and anybody there may use it; --token-file asks for a token")

@@ -3,6 +3,7 @@
 import { cssColour } from "./colours.js";
 
 const points = (text) => [...text].length;
+const WORD = /[\p{L}\p{N}\p{M}'’&-]/u;
 
 export function drawBackdrop(backdrop, caption, phrases, active) {
   const letters = [...caption];
@@ -25,7 +26,7 @@ export function drawBackdrop(backdrop, caption, phrases, active) {
 // The selected words, whole, as [start, end) in code points; null where no word is selected.
 export function selectedSpan(area) {
   const text = area.value;
-  const isWord = (place) => place >= 0 && place < text.length && /[\p{L}\p{N}\p{M}'’&-]/u.test(text[place]);
+  const isWord = (place) => place >= 0 && place < text.length && WORD.test(text[place]);
   let { selectionStart: start, selectionEnd: end } = area;
   while (start < end && !isWord(start)) start += 1;
   while (end > start && !isWord(end - 1)) end -= 1;
@@ -33,6 +34,13 @@ export function selectedSpan(area) {
   while (isWord(start - 1)) start -= 1;
   while (isWord(end)) end += 1;
   return [points(text.slice(0, start)), points(text.slice(0, end))];
+}
+
+// Whether some span begins or ends within a word, as while a word is typed right before it.
+export function cutsWord(caption, spans) {
+  const letters = [...caption];
+  const isWithin = (place) => WORD.test(letters[place - 1] ?? " ") && WORD.test(letters[place] ?? " ");
+  return spans.some(([start, end]) => isWithin(start) || isWithin(end));
 }
 
 export function withSpan(spans, [start, end]) {

@@ -29,8 +29,10 @@ export function drawHeat(canvas, regions, width, height, index) {
   const image = context.createImageData(columns, rows);
   const [red, green, blue] = colourOf(index);
   mass.forEach((value, place) => {
-    const glow = value * value; // dark where there is little, the phrase's colour where there is much
-    image.data.set([red * glow, green * glow, blue * glow, 255 * (0.62 * (1 - value) + 0.34 * glow)], 4 * place);
+    const dark = 0.6 * (1 - value); // where there is little; the phrase's colour where there is much
+    const glow = 0.34 * value * value;
+    const share = glow / (dark + glow || 1);
+    image.data.set([red * share, green * share, blue * share, 255 * (dark + glow)], 4 * place);
   });
   context.putImageData(image, 0, 0);
 }

@@ -1,7 +1,7 @@
 // The page: its state, and what happens when.
 
 import { ApiError, get, onTokenNeeded, post, postPhoto, upload } from "./api.js";
-import { movedSpans, selectedSpan, withSpan } from "./caption.js";
+import { cutsWord, movedSpans, selectedSpan, withSpan } from "./caption.js";
 import { askAgain } from "./grounding.js";
 import { loadSample, SAMPLES, showSamples, watchPhotos } from "./photo.js";
 import { fromLink, pythonLines, save, saveJson, toLink } from "./share.js";
@@ -71,6 +71,7 @@ function changed(summary) {
 
 async function refresh() {
   history.replaceState(null, "", toLink(state));
+  if (state.given && cutsWord(state.caption, state.given)) return; // until the word is whole
   try {
     await askAgain(state, changed);
   } catch (error) {

@@ -24,7 +24,9 @@ export function drawBoxes(svg, marks, photo, active) {
   const shown = marks.map((mark) => ({ ...mark, box: mark.box.map((side) => side * scale) }));
   shown.sort((one, other) => area(other.box) - area(one.box)); // small ones on top, and reachable
   const placed = [];
-  const labels = [...shown].reverse().map((mark) => placeLabel(mark, placed, width, height));
+  const first = (mark) => (mark.kind === "other" ? 1 : 0); // so that a glance does not move the labels of phrases
+  const labels = [...shown].reverse().sort((one, other) => first(one) - first(other))
+    .map((mark) => placeLabel(mark, placed, width, height));
   svg.replaceChildren(
     ...shown.map((mark) => frame(mark, active)),
     ...labels.reverse().filter(Boolean).map((label) => chip(label, active)),
