@@ -19,14 +19,6 @@ COSTLY = (
     *("features, BAN", "features, npz", "ELMo's weights", "ELMo's options"),
     *("model settings", "model weights", "stores"),
 )
-    "features, BAN",
-    "ELMo's weights",
-    "ELMo's options",
-    "model settings",
-    "model weights",
-    "stores",
-    "features, npz",
-}
 
 
 @pytest.mark.slow
