@@ -212,9 +212,9 @@ def markup(folder: Path) -> Reader:
 def phrases(folder: Path) -> Reader:
     def read(data: bytes) -> object:
         caption, _, phrase = data.decode("utf-8", "replace").partition("\n")
-        return locate_phrases(caption, [phrase, (len(phrase), len(caption))])
+        return locate_phrases(caption, [phrase, (0, 5)])
 
-    return Reader((b"A man with a red ball sees the dog.\na red ball",), damage_text, read)
+    return Reader((b"A man with a red ball sees the dog.\na red ball", b"Three dogs run.\nrun"), damage_text, read)
 
 
 def json_lines(folder: Path) -> Reader:

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from phrasechain.core.errors import DataError
-from phrasechain.core.files import cache_folder, read_bounded, require_writable, write_atomically, write_output
+from phrasechain.core.files import (
+    cache_folder,
+    private_folder,
+    read_bounded,
+    read_cached,
+    require_writable,
+    write_atomically,
+    write_cached,
+    write_output,
+)
 
 
 def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
@@ -99,3 +108,33 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(OSError, match="Not a directory"):
         cache_folder().mkdir(parents=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are others there")
+def test_a_cache_folder_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
+    folder = private_folder(tmp_path / "cache" / "regions")
+    assert folder is not None
+    assert folder.stat().st_mode & 0o077 == 0
+    folder.chmod(0o777)
+    assert private_folder(folder) is None
+    (tmp_path / "file").touch()
+    assert private_folder(tmp_path / "file" / "x") is None
+
+
+def test_a_cached_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    assert read_cached(file) is None
+    write_cached(file, b"content")
+    assert read_cached(file) == b"content"
+    for damaged in (b"", b"short", file.read_bytes()[:-1], file.read_bytes() + b"x", bytes(40)):
+        file.write_bytes(damaged)
+        assert read_cached(file) is None
+    write_cached(tmp_path / "none" / "a", b"content")  # where nothing can be written, nothing is kept
+
+
+def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cannot be written: .*file is not a folder"):
+        require_writable(tmp_path / "file" / "a.png")
+    with pytest.raises(DataError, match="there is no folder"):
+        require_writable(tmp_path / "none" / "a.png")
