@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,7 +38,7 @@ from phrasechain.regions.extract import extract
 from phrasechain.regions.runtime import torch_runtime
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.tokens import TOKEN_LIMIT
-from tiny_grounder import CAPTION, PHRASES, assert_same, tiny_grounder
+from tiny_grounder import CAPTION, MODEL, PHRASES, assert_same, tiny_grounder, write_grounder
 from tiny_regions import write_photo
 
 
@@ -179,6 +180,43 @@ def test_a_caption_without_phrases(grounder: Grounder, photo: Path, monkeypatch:
     assert (found.phrases, found.error, found.width) == ((), None, 90)
     mixed = list(grounder.ground_many([(photo, "is it so ?"), (photo, CAPTION, PHRASES), (photo, "no")]))
     assert [len(each.phrases) for each in mixed] == [0, 3, 0]
+
+
+def test_what_is_not_found(tmp_path: Path, photo: Path) -> None:
+    """A model with the label ∅ has a presence, and what is below the threshold is not found; boxes stay as they are."""
+    mine = Grounder.from_pretrained(write_grounder(tmp_path / "model", settings=replace(MODEL, absent=True)), "cpu")
+    everything = mine.ground(photo, CAPTION, PHRASES)
+    presence = [phrase.presence for phrase in everything.phrases]
+    assert all(each is not None and 0 < each < 1 for each in presence)
+    assert all(phrase.found for phrase in everything.phrases)  # without a calibration the threshold is 0
+    middle = sorted(each or 0.0 for each in presence)[1]
+    some = mine.ground(photo, CAPTION, PHRASES, min_probability=middle)
+    assert [phrase.found for phrase in some.phrases] == [(each or 0.0) >= middle for each in presence]
+    assert [phrase.box for phrase in some.phrases] == [phrase.box for phrase in everything.phrases]
+    assert all(phrase.probability <= (phrase.presence or 0.0) for phrase in some.phrases)
+    (again,) = mine.ground_many([(photo, CAPTION, PHRASES)], min_probability=middle)
+    assert [phrase.found for phrase in again.phrases] == [phrase.found for phrase in some.phrases]
+    assert some.draw().tobytes() != everything.draw().tobytes()
+    mine.save_pretrained(tmp_path / "again")
+    assert_same(Grounder.from_pretrained(tmp_path / "again", "cpu").ground(photo, CAPTION, PHRASES), everything, 0.05)
+
+
+def test_a_model_that_cannot_tell_presence_finds_everything(grounder: Grounder, photo: Path) -> None:
+    found = grounder.ground(photo, CAPTION, PHRASES)
+    assert [(phrase.presence, phrase.found) for phrase in found.phrases] == [(None, True)] * 3
+    least = found.phrases[0].probability
+    again = grounder.ground(photo, CAPTION, PHRASES, min_probability=least)
+    assert [phrase.found for phrase in again.phrases] == [phrase.probability >= least for phrase in found.phrases]
+    with pytest.raises(DataError, match="min_probability must be from 0 to 1, not 2"):
+        grounder.ground(photo, CAPTION, min_probability=2)
+
+
+def test_a_caption_without_a_known_word(grounder: Grounder, photo: Path) -> None:
+    found = grounder.ground(photo, "ein Hund")
+    assert found.phrases == ()
+    assert "English" in found.to_dict()["hint"]
+    assert "hint" not in grounder.ground(photo, CAPTION).to_dict()
+    assert len(grounder.ground(photo, "ein Hund", ["Hund"]).phrases) == 1
 
 
 def test_decoders_differ(grounder: Grounder, photo: Path) -> None:

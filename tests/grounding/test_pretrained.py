@@ -19,7 +19,7 @@ from phrasechain.core.schema import Regions
 from phrasechain.grounding.export import export
 from phrasechain.grounding.grounder import Grounder
 from phrasechain.grounding.pretrained import compact, load_pretrained, read_calibrations, save_pretrained
-from phrasechain.model.confidence import Calibration
+from phrasechain.model.confidence import Calibration, Logistic
 from phrasechain.model.decode import DECODERS
 from phrasechain.phrases.finder import PhraseFinder
 from tiny_grounder import CAPTION, PHRASES, assert_same, make_model, write_finder, write_grounder
@@ -154,6 +154,19 @@ def test_another_finder_may_be_given(written: Path, tmp_path: Path) -> None:
 def test_broken_calibrations(folder: Path, content: bytes, match: str) -> None:
     (folder / "calibration.json").write_bytes(content)
     refused(rf"calibration\.json: .*{match}", folder)
+
+
+def test_calibrations_with_presence(written: Path, tmp_path: Path) -> None:
+    mine = {"consensus": Calibration((1.0, 0.1, -0.2, 0.3), 0.4, Logistic((0.0, 0.1, 0.2, 0.9), -0.5), 0.6)}
+    save_pretrained(tmp_path / "out", replace(load_pretrained(written), calibrations=mine))
+    file = tmp_path / "out" / "calibration.json"
+    assert read_calibrations(file) == mine
+    text = file.read_text()
+    for old, new in (('"threshold": 0.6', '"threshold": 1.6'), ('"logit of presence"', '"another"'), ("0.9", "1e99")):
+        assert old in text
+        file.write_text(text.replace(old, new))
+        with pytest.raises(DataError, match=r"calibration\.json: broken"):
+            read_calibrations(file)
 
 
 def test_calibrations_that_are_no_numbers(written: Path, tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ CAPTION = "A man with a red ball sees the dog."
 PHRASES = ("A man", "a red ball", "the dog")
 
 
-def make_model(seed: int = 0, dimension: int = DIMENSION) -> GroundingModel:
+def make_model(seed: int = 0, dimension: int = DIMENSION, settings: Model = MODEL) -> GroundingModel:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = GroundingModel(WordEncoder(WORDS, 6, buckets=32), dimension, **MODEL.options())
+        model = GroundingModel(WordEncoder(WORDS, 6, buckets=32), dimension, **settings.options())
         model.pairs.heads.weight.data[:1] *= 4  # some regions are much likelier than others
         model.pairs.heads.weight.data[1:] *= 0.2  # offsets move boxes a little
     return model.eval()
@@ -40,11 +40,12 @@ def write_finder(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def write_grounder(folder: Path, decode: str = "consensus") -> Path:
+def write_grounder(folder: Path, decode: str = "consensus", settings: Model = MODEL) -> Path:
     """A folder with a checkpoint, a region network and a finder; no calibration."""
     weights = write_weights(folder.parent / "regions.safetensors")
-    card = ModelInfo(MODEL, FeatureSource(DIMENSION, "phrasechain", load_network(weights).sha256), decode, 3, 0.5, {})
-    model = make_model()
+    source = FeatureSource(DIMENSION, "phrasechain", load_network(weights).sha256)
+    card = ModelInfo(settings, source, decode, 3, 0.5, {})
+    model = make_model(settings=settings)
     save_checkpoint(folder, model, model.state_dict(), card)
     weights.replace(folder / "regions.safetensors")
     write_finder(folder / "finder.safetensors")

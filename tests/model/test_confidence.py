@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -51,6 +52,24 @@ def test_evidence_is_what_a_loop_finds(seed: int, method: str) -> None:
         assert found[row, 0] == pytest.approx(math.log(mass / (1 - mass)), abs=1e-5)
         assert found[row, 1] == pytest.approx(max(float(scores.emissions[row, k]) for k in agree))
         assert found[row, 2] == pytest.approx(-sum(float(p[k]) * math.log(p[k]) for k in there), abs=1e-6)
+
+
+def test_presence_is_evidence_and_bounds_probabilities() -> None:
+    scores, decoded = random_case(3, "consensus")
+    P = len(decoded.region)
+    presence = torch.linspace(0.05, 0.95, P)
+    seen = replace(decoded, presence=presence)
+    evidence = chosen_evidence(scores, seen)
+    assert torch.equal(evidence[:, :3], chosen_evidence(scores, decoded))
+    torch.testing.assert_close(evidence[:, 3], torch.logit(presence.double()))
+    found = rank_boxes(scores, seen, Calibration(), 3)
+    plain = rank_boxes(scores, decoded, Calibration(), 3)
+    for one, other, there in zip(found, plain, presence.tolist(), strict=True):
+        assert one.presence == pytest.approx(there)
+        assert other.presence is None
+        assert one.box == other.box
+        assert one.probability == pytest.approx(min(other.probability, there))
+        assert all(each.probability <= there + 1e-9 for each in one.alternatives)
 
 
 @settings(max_examples=25)

@@ -62,7 +62,8 @@ def training_loss(
         kind: of targets: ``soft``, ``hard``, or ``refined``, see ``TARGETS``.
         unlabelled: what becomes of phrases without a region of IoU ≥ 0.5, see ``trained_phrases``.
         divide: by the ``labelled`` phrases, by ``all`` phrases with a known box, dropped ones too, or by the
-            ``captions`` with a labelled phrase.
+            ``captions`` with a labelled phrase. Absent phrases do not count: what is mixed in takes no weight from the
+            others.
         regress: offsets of ``all`` positive pairs, or of each phrase's ``best`` region alone.
         offsets: a pair's four losses count as their ``mean`` or their ``sum``.
         least_side: see ``positive_pairs``.
@@ -114,8 +115,8 @@ def trained_phrases(batch: Batch, targets: Targets, unlabelled: str) -> tuple[Ba
 def _count(targets: Targets, trained: Batch, learnt: Targets, divide: str) -> Tensor:
     require_name("division of the loss", divide, DIVIDE)
     if divide == "captions":
-        return trained.to_chains(learnt.has_target).any(1).sum()
-    return (learnt.has_target if divide == "labelled" else targets.has_box | targets.absent).sum()
+        return trained.to_chains(learnt.labelled).any(1).sum()
+    return (learnt.labelled if divide == "labelled" else targets.has_box).sum()
 
 
 def _hard(iou: Tensor) -> Tensor:

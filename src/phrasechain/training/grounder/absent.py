@@ -2,7 +2,8 @@
 
 Three kinds, each with a probability of ``rate`` for an image in a step: a whole caption of another photo; a list of up
 to three phrases, its own and others' (one alone is how people try a grounder first); and, the hard kind, another's
-phrase in the place of one of a true caption. A phrase whose things may be there after all has no target.
+phrase in the place of one of a true caption. They come beside the true captions, of which none is lost. A phrase whose
+things may be there after all has no target.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class AbsentPhrases:
         """The captions of one image with others among them."""
         example = items[0][0]
         words = self.words_of(example)
-        replaced = rng.integers(len(items)) if rng.random() < self.rate else -1
-        for place, (_, caption) in enumerate(items):
-            yield example, self._with_other(caption, words, rng) if place == replaced else caption
+        yield from items
+        if rng.random() < self.rate and (
+            changed := self._with_other(items[int(rng.integers(len(items)))][1], words, rng)
+        ):
+            yield example, changed
         if rng.random() < self.rate and (other := self._foreign_caption(words, rng)):
             yield example, other
         if rng.random() < self.rate and (listed := self._list(items, words, rng)):
@@ -66,14 +69,16 @@ class AbsentPhrases:
                 return caption.tokens[phrase.first_token : phrase.end_token]
         return None
 
-    def _with_other(self, caption: Caption, words: PhotoWords, rng: np.random.Generator) -> Caption:
+    def _with_other(self, caption: Caption, words: PhotoWords, rng: np.random.Generator) -> Caption | None:
         places = [place for place, phrase in enumerate(caption.phrases) if is_scored(phrase)]
         tokens = self._foreign_phrase(words, rng)
-        return caption if not places or tokens is None else replace_phrase(caption, rng.choice(places), tokens)
+        return None if not places or tokens is None else replace_phrase(caption, rng.choice(places), tokens)
 
     def _list(self, items: Sequence[Item], words: PhotoWords, rng: np.random.Generator) -> Caption | None:
         parts: list[tuple[tuple[str, ...], Phrase | None]] = []
-        own = [(caption, phrase) for _, caption in items for phrase in caption.phrases if is_scored(phrase)]
+        own = [
+            (caption, phrase) for _, caption in items for phrase in caption.phrases if _has_no_rival(phrase, caption)
+        ]
         for _ in range(rng.integers(1, _LONGEST_LIST + 1)):
             if own and rng.random() < 0.5:
                 caption, phrase = own[rng.integers(len(own))]
@@ -81,6 +86,12 @@ class AbsentPhrases:
             elif tokens := self._foreign_phrase(words, rng):
                 parts.append((_shortened(tokens, rng), None))
         return list_caption(parts) if parts else None
+
+
+def _has_no_rival(phrase: Phrase, caption: Caption) -> bool:
+    """Whether it says by itself which box it means: its caption has no other phrase of its category."""
+    others = (other for other in caption.phrases if other is not phrase)
+    return is_scored(phrase) and all(set(phrase.categories).isdisjoint(other.categories) for other in others)
 
 
 def _shortened(tokens: tuple[str, ...], rng: np.random.Generator) -> tuple[str, ...]:
