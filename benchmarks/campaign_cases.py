@@ -228,8 +228,8 @@ def json_lines(folder: Path) -> Reader:
 
 
 def class_boxes(folder: Path) -> Reader:
-    (folder / "a.jpg").touch()
-    whole = b'{"image": "a.jpg", "width": 40, "height": 30, "boxes": [["dog", 0, 0, 9, 9]]}\n' * 2
+    line = b'{"image": "a.jpg", "width": 40, "height": 30, "boxes": [["dog", 0, 0, 9, 9]]}\n'
+    whole = line + line.replace(b"a.jpg", b"b.jpg")
     return Reader((whole,), damage_json, _file_reader(folder, "boxes.jsonl", read_class_boxes))
 
 
@@ -405,6 +405,8 @@ def chain(folder: Path) -> Reader:
     """Chains of any scores, lengths and masks, unvalidated: the input is the seed of one."""
 
     def read(data: bytes) -> object:
+        if not data:
+            return None
         generator = torch.Generator().manual_seed(int.from_bytes(data[:8], "little") % (1 << 62))
         B, T, K = (int(torch.randint(1, high, (), generator=generator)) for high in (5, 7, 20))
         emissions = torch.randn(B, T, K, generator=generator) * 10 ** float(
