@@ -15,7 +15,7 @@ from phrasechain.model.presence import PresenceScores, PresenceTransitions
 from phrasechain.model.rivals import with_rivals
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
 from phrasechain.model.system import GroundingSystem
-from phrasechain.model.transitions import TRANSITIONS, PaperTransition
+from phrasechain.model.transitions import TRANSITIONS, GeometricTransition, PaperTransition, pair_features_xyxy
 from phrasechain.text.base import TextEncoder
 
 INITS = ("xavier", "default", "paper")
@@ -130,18 +130,25 @@ class GroundingModel(GroundingSystem):
         """The scores that have a loss each: those of the ensemble's members, then those of the bag of words."""
         regions = self.region_input(batch)  # (N, D + 5)
         vectors = batch.token_vectors(self.text.encoder)  # (B, L, e)
+        shared = self._shared(batch)
         found, tokens = [], vectors
         for lstm, pairs, transition, presence in self._members():
             states = self.text.states(vectors, batch.tokens, lstm)
             phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
             emissions, offsets, matches = pairs(phrases, regions, batch)
-            transitions = None if transition is None else transition(regions, phrases, context, batch)
+            transitions = None if transition is None else transition(regions, phrases, context, batch, **shared)
             absent = () if presence is None else presence(phrases, context, emissions, matches, batch)
             found.append(Scores(emissions, offsets, transitions, None, *absent))
             tokens = states.tokens
         if self.bag is not None:
             found.append(Scores(self.bag(tokens, regions, batch), None, None))
         return found
+
+    def _shared(self, batch: Batch) -> dict[str, Tensor]:
+        """What all members' transitions see of how regions lie to each other, computed once."""
+        if not self.others or not isinstance(self.transition, GeometricTransition):
+            return {}
+        return {"geometry": pair_features_xyxy(batch.boxes, batch.sizes)}
 
     def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None, Presence | None]]:
         yield self.text.lstm, self.pairs, self.transition, self.presence

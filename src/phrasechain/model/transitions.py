@@ -73,14 +73,20 @@ class GeometricTransition(nn.Module):
         self.gates = nn.Sequential(nn.Linear(text, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, 3 * hidden))
         self.strength = nn.Parameter(torch.zeros(1))
 
-    def forward(self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor:
-        """Regions (N, D), phrases (P, d) and contexts (B, T-1, c) give (B, T-1, K, K)."""
+    def forward(
+        self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch, geometry: Tensor | None = None
+    ) -> Tensor:
+        """Regions (N, D), phrases (P, d) and contexts (B, T-1, c) give (B, T-1, K, K).
+
+        ``geometry`` is ``pair_features_xyxy`` of the batch, (I, K, K, 10), where it is known already.
+        """
         edges = Edges.of(batch)
         text = [phrases[edges.left], phrases[edges.left + 1]]
         text += [] if context is None else [context[edges.caption, edges.step]]
         gates = widen(self.gates(torch.cat(text, -1))) * self.strength  # (E, 3h)
         of_shapes, of_contents = gates.tensor_split([self.shapes.out_features], -1)  # (E, 2h), (E, h)
-        features = pair_features_xyxy(batch.boxes, batch.sizes).to(self.shapes.weight)  # (I, K, K, F)
+        geometry = pair_features_xyxy(batch.boxes, batch.sizes) if geometry is None else geometry
+        features = geometry.to(self.shapes.weight)  # (I, K, K, F)
         scores = gated_geometry(of_shapes, self.shapes.weight, self.shapes.bias, features, edges.image)  # (E, K, K)
         before = spread(widen(self.before(regions)), batch.region_mask)[edges.image] * of_contents[:, None]  # (E, K, h)
         after = spread(widen(self.after(regions)), batch.region_mask)[edges.image]
