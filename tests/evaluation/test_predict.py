@@ -159,6 +159,13 @@ def test_the_commands(
     assert "points over the other file" in capsys.readouterr().out
     assert (run / "dev-all-smoothing-unmoved" / "predictions.jsonl").exists()
     assert json.loads((tmp_path / "x.json").read_text())["protocol"]["regime"] == "all"
+    elsewhere = ("--split", "dev", "--resamples", "10", "--out", tmp_path / "elsewhere")
+    assert command(monkeypatch, "evaluate", run, *common, *elsewhere) == 0
+    same = tmp_path / "elsewhere" / "dev-gold-viterbi" / "predictions.jsonl"
+    assert same.read_bytes() == (made / "predictions.jsonl").read_bytes()
+    capsys.readouterr()
+    assert command(monkeypatch, "evaluate", "embedded", *common, "--split", "dev") == 2  # features of another network
+    assert "256" in capsys.readouterr().err
 
 
 def test_one_process_needs_no_accelerate(

@@ -151,7 +151,11 @@ def compare(
 
 def evaluate(
     predictions: Annotated[
-        Path, typer.Argument(metavar="RUN|FILE.jsonl", help="A run or a checkpoint, or predictions, one phrase a line.")
+        Path,
+        typer.Argument(
+            metavar="RUN|embedded|FILE.jsonl",
+            help="A run, a checkpoint or the embedded grounder; or predictions, one phrase a line.",
+        ),
     ],
     data: Annotated[Path, typer.Option(help="A folder in the official layout, or a .jsonl file.")],
     split: Annotated[
@@ -184,6 +188,10 @@ def evaluate(
     thresholds: Annotated[str, typer.Option(help="IoU thresholds, with commas; 0.5 is always there.")] = "0.5",
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the images.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For a run's predictions and reports, instead of its own folder."),
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write all figures as JSON.")] = None,
     html_path: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write a report as HTML.")] = None,
     missing: Missing = "refuse",
@@ -191,7 +199,8 @@ def evaluate(
 ) -> None:
     """Score a run or predictions: every protocol with denominators and intervals, caption 0 and all captions.
 
-    A run gets predictions.jsonl, report.json and report.html in a folder of its own for each split and way of asking.
+    A run gets predictions.jsonl, report.json and report.html in a folder of its own for each split and way of asking;
+    for the embedded grounder, that is in a folder named embedded where you are.
     """
     from rich.console import Console
 
@@ -199,6 +208,7 @@ def evaluate(
     from phrasechain.evaluation.evaluate import Protocol, match_files, report_of
     from phrasechain.evaluation.examples import example_pictures
     from phrasechain.evaluation.report import print_report, report_dict, report_html
+    from phrasechain.model.checkpoint import is_checkpoint
     from phrasechain.store.reader import FeatureStore
 
     load_plugins(plugins)
@@ -206,14 +216,26 @@ def evaluate(
     split = split or open_to_score(data, reading).split_to_score()
     convention = convention or ("authors" if reading == "authors" else "half_open")
     protocol = Protocol(regime, convention, _numbers("--thresholds", thresholds), resamples, seed, reading=reading)
-    if predictions.is_dir():
+    is_embedded = str(predictions) == "embedded" and not is_checkpoint(predictions)
+    if is_embedded or predictions.is_dir():
         if features is None:
             raise DataError(f"{predictions}: a run needs --features STORE, the regions of the images of {data}")
         from phrasechain.core.distributed import is_first_process
         from phrasechain.evaluation.predict import predict_run
+        from phrasechain.grounding.pretrained import find_folder
 
         predictions = predict_run(
-            predictions, data, features, split, regime, decode, box_regression, reading, device, missing
+            find_folder(None) if is_embedded else predictions,
+            data,
+            features,
+            split,
+            regime,
+            decode,
+            box_regression,
+            reading,
+            device,
+            missing,
+            out=out or predictions,
         )
         if not is_first_process():
             return

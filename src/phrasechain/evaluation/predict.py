@@ -140,10 +140,12 @@ def predict_run(
     reading: str = "corrected",
     device: str = "auto",
     missing: str = "refuse",
+    out: Path | None = None,
 ) -> Path:
     """Write what a run's best checkpoint, or a checkpoint, predicts for a split; return the file.
 
-    The file is ``predictions.jsonl`` in a folder of the run that is named after the split and the options. The decoder
+    The file is ``predictions.jsonl`` in a folder of ``out``, by default the run's, that is named after the split and
+    the options. The decoder
     is the one that the run scored itself with, unless ``decode`` says otherwise. With ``missing="skip"`` images that
     the store lacks have no predictions, and their phrases count as wrong. The processes of ``torchrun`` share the
     images, and the first of them writes; one alone needs no accelerate.
@@ -161,7 +163,7 @@ def predict_run(
         for batch, _, decoded in track(decoded_batches, total, f"Grounding {split}")
         for prediction in predictions_of(batch, decoded)
     ]
-    file = predictions_file(run, split, options)
+    file = predictions_file(out or run, split, options)
     _write_all(file, found, [example.image for example in examples], processes)
     return file
 

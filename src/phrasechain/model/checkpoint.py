@@ -159,6 +159,11 @@ def _naming(file: Path) -> Iterator[None]:
             raise DataError(f"{error}; if it is a plugin's, load that first (--plugin MODULE)") from None
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint, or a run that has one."""
+    return (path / WEIGHTS).exists() or (path / POINTERS).exists()
+
+
 def find_checkpoint(path: Path) -> Path:
     """The folder of a checkpoint: the given one, or the best one of a run."""
     if (path / WEIGHTS).exists():
