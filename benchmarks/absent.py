@@ -27,7 +27,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from other_world import LEAST, phrase, questions
 from torch import Tensor
 
 from phrasechain import Grounder
@@ -35,7 +34,8 @@ from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.schema import Caption, Example, Phrase
 from phrasechain.data.absent import alone
-from phrasechain.data.class_boxes import ClassPhoto, is_kept_apart, read_class_boxes
+from phrasechain.data.class_boxes import ClassPhoto, is_kept_apart, read_class_boxes, single_things
+from phrasechain.data.class_nouns import noun_phrase
 from phrasechain.data.dataset import load_examples
 from phrasechain.data.regimes import is_scored
 from phrasechain.grounding.pretrained import CALIBRATION_FILE, read_calibrations
@@ -47,6 +47,7 @@ from phrasechain.model.targets import merged_boxes
 from phrasechain.store.reader import FeatureStore
 
 AT_ONCE = 16  # captions
+LEAST = 0.01  # share of the photo that a thing of a class covers
 SHOWN = {
     "astronaut.jpg": ("a woman", "an orange suit", "a helmet", "a flag", "a model of a rocket"),
     "photographer.jpg": ("a man", "a coat", "a camera", "a tripod", "grass", "tall buildings"),
@@ -218,15 +219,15 @@ def same_box(model: Model, examples: Sequence[Example]) -> dict[str, float]:
 
 def class_questions(photos: Sequence[ClassPhoto], rng: np.random.Generator) -> list[tuple[ClassPhoto, str, bool]]:
     """Single things, and for each a class that its photo does not have, as often as the class is asked for."""
-    present = list(questions(photos))
-    names = sorted({each.name for each in present})
-    weights = Counter(each.name for each in present)
+    present = [(photo, each.name) for photo in photos for each in single_things(photo, LEAST)]
+    weights = Counter(name for _, name in present)
+    names = sorted(weights)
     p = np.array([weights[name] for name in names], float)
-    found = [(each.photo, each.name, True) for each in present]
-    for each in present:
-        marked = {box.name for box in each.photo.boxes}
+    found = [(photo, name, True) for photo, name in present]
+    for photo, _ in present:
+        marked = {box.name for box in photo.boxes}
         left = np.array([name not in marked for name in names]) * p
-        found.append((each.photo, str(rng.choice(names, p=left / left.sum())), False))
+        found.append((photo, str(rng.choice(names, p=left / left.sum())), False))
     return found
 
 
@@ -241,7 +242,7 @@ def score_of(grounder: Grounder, asked: Sequence[tuple[Path, str]], method: str 
 def on_classes(grounder: Grounder, boxes: Path, method: str | None, seed: int) -> dict[str, float]:
     photos = [photo for photo in read_class_boxes(boxes) if is_kept_apart(photo.image)]
     asked = class_questions(photos, np.random.default_rng(seed))
-    scores = score_of(grounder, [(photo.path, phrase(name)) for photo, name, _ in asked], method)
+    scores = score_of(grounder, [(photo.path, noun_phrase(name)) for photo, name, _ in asked], method)
     is_present = torch.tensor([present for *_, present in asked])
     people = torch.tensor([name == "person" for _, name, _ in asked])
     return {

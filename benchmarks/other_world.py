@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +20,8 @@ import torch
 from phrasechain import Grounder
 from phrasechain.core.boxes import iou_xyxy
 from phrasechain.core.schema import Box
-from phrasechain.data.class_boxes import ClassPhoto, is_kept_apart, read_class_boxes
-from phrasechain.data.class_nouns import nouns_of
+from phrasechain.data.class_boxes import ClassPhoto, is_kept_apart, read_class_boxes, single_things
+from phrasechain.data.class_nouns import noun_phrase
 
 LEAST = 0.01  # share of the photo
 
@@ -35,27 +35,13 @@ class Question(NamedTuple):
 def questions(photos: Sequence[ClassPhoto]) -> Iterator[Question]:
     """All things that are alone of their class in their photo, and large enough."""
     for photo in photos:
-        counts = Counter(each.name for each in photo.boxes)
-        for each in photo.boxes:
-            x0, y0, x1, y1 = each.box
-            if counts[each.name] == 1 and (x1 - x0) * (y1 - y0) >= LEAST * photo.width * photo.height:
-                yield Question(photo, each.name, each.box)
-
-
-def phrase(name: str) -> str:
-    """
-    >>> phrase("dog"), phrase("apple"), phrase("skis")
-    ('a dog', 'an apple', 'skis')
-    """
-    singular, plural = nouns_of(name).pairs[0]
-    if singular == plural == name and name.endswith("s"):
-        return name
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+        for each in single_things(photo, LEAST):
+            yield Question(photo, each.name, each.box)
 
 
 def overlaps(grounder: Grounder, asked: Sequence[Question], workers: int) -> list[float]:
     """The IoU of each thing with the box found for it."""
-    pairs = ((each.photo.path, phrase(each.name), [phrase(each.name)]) for each in asked)
+    pairs = ((each.photo.path, noun_phrase(each.name), [noun_phrase(each.name)]) for each in asked)
     found = grounder.ground_many(pairs, workers=workers, on_error="raise")
     return [
         float(iou_xyxy(torch.tensor(grounding.phrases[0].box), torch.tensor(each.box)))

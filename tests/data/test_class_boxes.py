@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phrasechain.core.errors import DataError
-from phrasechain.data.class_boxes import ClassBox, is_kept_apart, read_class_boxes
+from phrasechain.data.class_boxes import ClassBox, ClassPhoto, is_kept_apart, read_class_boxes, single_things
 
 LINE = {"image": "photos/7.jpg", "width": 100, "height": 80, "boxes": [["dog", 1, 2, 30.5, 40]]}
 
@@ -52,3 +52,11 @@ def test_one_photo_in_sixteen_is_kept_apart_by_its_name_alone() -> None:
     apart = [number for number in range(8000) if is_kept_apart(str(number))]
     assert 450 < len(apart) < 550
     assert apart[:4] == [29, 47, 66, 72]  # this never changes
+
+
+def test_single_things() -> None:
+    boxes = [("dog", 0, 0, 10, 10), ("cat", 0, 0, 50, 50), ("dog", 0, 0, 60, 60), ("car", 0, 0, 5, 5)]
+    things = tuple(ClassBox(name, tuple(map(float, box))) for name, *box in boxes)  # type: ignore[arg-type]
+    photo = ClassPhoto("x", Path("x.jpg"), 100, 100, things, ())
+    assert [each.name for each in single_things(photo, 0.01)] == ["cat"]
+    assert [each.name for each in single_things(photo, 0.0)] == ["cat", "car"]

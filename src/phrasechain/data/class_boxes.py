@@ -8,6 +8,7 @@ that is marked in a photo is marked wherever it is there; all else is unknown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -53,6 +54,17 @@ def read_class_boxes(path: Path) -> list[ClassPhoto]:
         except DataError as error:
             raise DataError(f"{path}:{number}: {error}") from None
     return list(photos.values())
+
+
+def single_things(photo: ClassPhoto, least_share: float) -> list[ClassBox]:
+    """What is alone of its class in a photo and covers at least this share of it."""
+    counts, least = Counter(each.name for each in photo.boxes), least_share * photo.width * photo.height
+    return [each for each in photo.boxes if counts[each.name] == 1 and _area(each.box) >= least]
+
+
+def _area(box: Box) -> float:
+    x0, y0, x1, y1 = box
+    return (x1 - x0) * (y1 - y0)
 
 
 def is_kept_apart(image: str) -> bool:

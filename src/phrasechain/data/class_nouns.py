@@ -164,6 +164,18 @@ def nouns_of(name: str) -> ClassNouns:
     return class_nouns().get(name) or ClassNouns(name, None, (_pair(name.lower()),))
 
 
+def noun_phrase(name: str) -> str:
+    """How one asks for a thing of a class.
+
+    >>> noun_phrase("dog"), noun_phrase("apple"), noun_phrase("skis")
+    ('a dog', 'an apple', 'skis')
+    """
+    singular, plural = nouns_of(name).pairs[0]
+    if singular == plural == name and name.endswith("s"):
+        return name
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 class NounTable:
     """Looks up which of some classes a phrase names."""
 
