@@ -317,6 +317,26 @@ def test_a_photo_that_the_server_has_dropped_is_sent_again(page: Any, address: s
     problems.clear()  # the browser's own line on the 404
 
 
+def test_what_is_not_in_the_photo_is_shown_as_such(page: Any, address: str) -> None:
+    def without_coat(route: Any) -> None:
+        record = route.fetch().json()
+        for phrase in record["phrases"]:
+            is_there = "coat" not in phrase["text"]
+            phrase |= {"presence": 0.9 if is_there else 0.1, "found": is_there}
+        route.fulfill(json=record)
+
+    page.route("**/api/ground", without_coat)
+    opened(page, address, "#photo=photographer")
+    wait_for_labels(page, 4)
+    entry = page.locator("#phrases .is-absent")
+    playwright.expect(entry.locator(".likely")).to_have_text("not in the photo")
+    playwright.expect(page.locator("#backdrop mark.absent")).to_have_text("a black coat")
+    playwright.expect(page.locator("#phrases .facts").first).to_have_text("people · in the photo 90 %")
+    entry.locator(".phrase").focus()
+    playwright.expect(page.locator("#boxes .box.absent")).to_have_count(1)
+    playwright.expect(page.locator("#status")).to_contain_text("a black coat: not in the photo")
+
+
 def test_a_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef")
     with started_server("--token-file", str(tmp_path / "token")) as (guarded, _):
