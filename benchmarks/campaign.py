@@ -24,28 +24,19 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "campaign_parts"))
+
+from campaign_tally import Tally, keep_failure  # noqa: E402
+
 SLOWEST = 20  # seconds of a case
 LARGEST = 400_000_000  # bytes of memory
 _ROUND = 200  # cases between two looks at the clock, the memory and the file of what was done
-
-
-@dataclass
-class Tally:
-    """What became of a part."""
-
-    cases: int = 0
-    failures: int = 0
-    refused: int = 0  # with an error of one line
-    worst_seconds: float = 0.0
-    worst_bytes: int = 0
-    note: str = ""
 
 
 class TooLong(BaseException):
@@ -111,14 +102,6 @@ def _attempt(use: Callable[[], object], tally: Tally, expected: type[Exception])
 def _is_of_the_chain(error: BaseException) -> bool:
     """The chain imports torch alone: its errors are ValueErrors with what was expected."""
     return type(error) is ValueError and ": expected " in str(error)
-
-
-def keep_failure(folder: Path, name: str, number: int, data: bytes, problem: str) -> None:
-    """Write a failed input and what it led to."""
-    home = folder / "failures" / name.replace(" ", "-").replace(",", "")
-    home.mkdir(parents=True, exist_ok=True)
-    (home / f"{number}.bin").write_bytes(data)
-    (home / f"{number}.txt").write_text(problem)
 
 
 def _reset_peak() -> int:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image, features
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from elmo_models import make_arrays, make_options, write_files  # noqa: E402

@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from campaign_cases import IMAGES, tsv_bytes, write_grounder
+from campaign_tally import Tally, keep_failure
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CAPTION = "A man with a red ball sees the dog."
 Run = Callable[..., Iterator[None]]
 
@@ -76,10 +76,10 @@ def _whole(home: Path, commands: dict[str, list[str]]) -> dict[str, tuple[dict[s
     return found
 
 
-def signalled(what: signal.Signals, folder: Path, seed: int, count: int, deadline: float, tally: Any) -> Iterator[None]:
+def signalled(
+    what: signal.Signals, folder: Path, seed: int, count: int, deadline: float, tally: Tally
+) -> Iterator[None]:
     """A signal at a random moment of a command; then the command again, whose output is as if nothing had been."""
-    from campaign import keep_failure
-
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         commands = write_inputs(home)
@@ -110,10 +110,8 @@ def signalled(what: signal.Signals, folder: Path, seed: int, count: int, deadlin
             yield
 
 
-def full_disk(folder: Path, seed: int, count: int, deadline: float, tally: Any) -> Iterator[None]:
+def full_disk(folder: Path, seed: int, count: int, deadline: float, tally: Tally) -> Iterator[None]:
     """Each command on a disk with room for a part of what it writes: one line, and complete once there is room."""
-    from campaign import keep_failure
-
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         disk = home / "disk"
@@ -147,10 +145,8 @@ def full_disk(folder: Path, seed: int, count: int, deadline: float, tally: Any) 
             yield
 
 
-def threads(folder: Path, seed: int, count: int, deadline: float, tally: Any) -> Iterator[None]:
+def threads(folder: Path, seed: int, count: int, deadline: float, tally: Tally) -> Iterator[None]:
     """Eight threads that share one grounder: each finds what one alone finds."""
-    from campaign import keep_failure
-
     from phrasechain.grounding.grounder import Grounder
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -183,10 +179,8 @@ def threads(folder: Path, seed: int, count: int, deadline: float, tally: Any) ->
             yield
 
 
-def long_run(folder: Path, seed: int, count: int, deadline: float, tally: Any) -> Iterator[None]:
+def long_run(folder: Path, seed: int, count: int, deadline: float, tally: Tally) -> Iterator[None]:
     """Groundings one after the other: memory, descriptors and threads after the first hundred and at the end."""
-    from campaign import keep_failure
-
     from phrasechain.grounding.grounder import Grounder
 
     def held() -> dict[str, int]:
@@ -225,10 +219,8 @@ def long_run(folder: Path, seed: int, count: int, deadline: float, tally: Any) -
         yield
 
 
-def sanitized(kinds: str, folder: Path, seed: int, count: int, deadline: float, tally: Any) -> Iterator[None]:
+def sanitized(kinds: str, folder: Path, seed: int, count: int, deadline: float, tally: Tally) -> Iterator[None]:
     """The C of the chain and of NMS, called by a C driver with random sizes, lengths, masks and scores."""
-    from campaign import keep_failure
-
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch) / "driver"
         flags = [
@@ -239,7 +231,7 @@ def sanitized(kinds: str, folder: Path, seed: int, count: int, deadline: float, 
             "-fno-sanitize-recover=all",
             "-fno-omit-frame-pointer",
         ]
-        sources = [ROOT / "benchmarks" / "sanitize.c", "-I", ROOT / "src" / "phrasechain"]
+        sources = [Path(__file__).with_name("sanitize.c"), "-I", ROOT / "src" / "phrasechain"]
         built = subprocess.run(
             ["cc", *flags, "-Wno-psabi", *sources, "-o", program, "-pthread", "-lm"], capture_output=True, text=True
         )
