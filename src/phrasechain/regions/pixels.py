@@ -94,7 +94,7 @@ def _resampled(image: Image.Image, size: tuple[int, int], spare: int, turn: int,
     if shown.size == size:
         return shown
     box = _turned_box(used, rgb.size, turn)
-    return shown.resize(size, Image.Resampling.BILINEAR, box)  # turned before: Pillow 12 rounds columns before rows
+    return shown.resize(size, Image.Resampling.BILINEAR, box)  # turned first, so that it does not depend on the turn
 
 
 @contextmanager
