@@ -80,10 +80,12 @@ def signalled(
     what: signal.Signals, folder: Path, seed: int, count: int, deadline: float, tally: Tally
 ) -> Iterator[None]:
     """A signal at a random moment of a command; then the command again, whose output is as if nothing had been."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         commands = write_inputs(home)
         wholes = _whole(home, commands)
+        deadline += time.monotonic() - begun  # of cases alone
         while tally.cases < count and time.monotonic() < deadline:
             rng = np.random.default_rng([seed, int(what), tally.cases])
             command = list(commands)[int(rng.integers(len(commands)))]
@@ -112,12 +114,14 @@ def signalled(
 
 def full_disk(folder: Path, seed: int, count: int, deadline: float, tally: Tally) -> Iterator[None]:
     """Each command on a disk with room for a part of what it writes: one line, and complete once there is room."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         disk = home / "disk"
         disk.mkdir()
         commands = write_inputs(home)
         wholes = _whole(home, commands)
+        deadline += time.monotonic() - begun  # of cases alone
         while tally.cases < count and time.monotonic() < deadline:
             rng = np.random.default_rng([seed, 99, tally.cases])
             command = list(commands)[int(rng.integers(len(commands)))]
@@ -221,6 +225,7 @@ def long_run(folder: Path, seed: int, count: int, deadline: float, tally: Tally)
 
 def sanitized(kinds: str, folder: Path, seed: int, count: int, deadline: float, tally: Tally) -> Iterator[None]:
     """The C of the chain and of NMS, called by a C driver with random sizes, lengths, masks and scores."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch) / "driver"
         flags = [
@@ -238,6 +243,7 @@ def sanitized(kinds: str, folder: Path, seed: int, count: int, deadline: float, 
         if built.returncode:
             tally.note = "not built here: " + " ".join(built.stderr.split())[:200]
             return
+        deadline += time.monotonic() - begun  # of cases alone
         while tally.cases < count and time.monotonic() < deadline:
             started = time.perf_counter()
             done = subprocess.run([program, str(seed + tally.cases), "200"], capture_output=True, text=True)
