@@ -21,9 +21,10 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,8 +60,7 @@ NOWHERE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """A model with the calibration of its decoder and the regions that it grounds in."""
 
     system: GroundingSystem
@@ -86,8 +86,7 @@ class Model:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(NamedTuple):
     boxes: Tensor  # (P, 4)
     scores: Tensor  # (P,) presence, or probability without one
     probabilities: Tensor  # (P,)
