@@ -16,9 +16,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from other_world import Question, phrase, questions
+from other_world import Question, questions
 
 from phrasechain.data.class_boxes import is_kept_apart, read_class_boxes
+from phrasechain.data.class_nouns import noun_phrase
 
 LEARNT = 200
 # fmt: off
@@ -36,7 +37,7 @@ def line(asked: list[Question], split: str, folder: Path) -> dict[str, Any]:
     captions = [
         {"text": text, "phrases": [{"start": 0, "end": len(text), "boxes": [list(each.box)]}]}
         for each in asked
-        for text in [phrase(each.name)]
+        for text in [noun_phrase(each.name)]
     ]
     return {
         "image": os.path.relpath(photo.path, folder),

@@ -142,11 +142,13 @@ SCRIPTS = sorted([*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").glob
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
-def test_a_script_imports_what_there_is(script: Path) -> None:
+def test_a_script_imports_what_there_is(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location(f"script_{script.stem}", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # where dataclasses look for it
+    monkeypatch.syspath_prepend(script.parent)  # where it finds others, as it does when it is run
     spec.loader.exec_module(module)
     assert callable(module.main)
 

@@ -186,7 +186,7 @@ def test_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("absent_module", None, "no module and no entry point of 'phrasechain.plugins' has that name"),
         ("absent.module", None, "no module and no entry point"),
-        ("absent.py", None, "no such file"),
+        ("nowhere.py", None, "no such file"),
         ("../x", None, "not the name of a module"),
         ("empty.py", "", "has none of TRANSITIONS, ENCODERS, MAKERS, SYSTEMS; see docs/extending.md"),
         ("taken.py", "TRANSITIONS = {'paper': 1, 'new': 2}", "TRANSITIONS has 'paper', which is there already"),

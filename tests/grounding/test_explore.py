@@ -50,7 +50,8 @@ def test_the_best_groundings_are_those_of_enumeration(grounder: Grounder, photo:
     """Over regions of which no two agree, all sequences, scored one by one."""
     seen: list[tuple[Scores, Batch, Decoded]] = []
     prepared = grounder._prepare(photo, CAPTION, PHRASES, "viterbi")
-    list(grounder._fill([prepared], "viterbi", 5, lambda *scored: seen.append(scored)))
+    options = grounder._check_options("viterbi", 5, None)
+    list(grounder._fill([prepared], options, lambda *scored: seen.append(scored)))
     ((scores, batch, decoded),) = seen
     crf = chain(scores, batch)
     likely: list[list[int]] = []  # for each phrase, greedily

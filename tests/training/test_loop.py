@@ -340,9 +340,12 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     last = run / "step-00000012"
     good = (last / "state.json").read_text()
     for text, message in (
-        ('{"format": "phrasechain training 2"}', "broken checkpoint: 'best'; remove the run to restart"),
+        (
+            '{"format": "phrasechain training 2"}',
+            "broken checkpoint: its state.json has no step; remove the run to restart",
+        ),
         ("{}", "step-00000012: written by another version of phrasechain; remove the run to restart"),
-        ("[", r"step-00000012: broken checkpoint: .*; remove the run"),
+        ("[", r"step-00000012: broken JSON: .*; remove the run"),
     ):
         (last / "state.json").write_text(text)
         with pytest.raises(DataError, match=message):

@@ -173,6 +173,8 @@ def _container(file: str | Path | BytesIO) -> str | None:
     """Whether it is AVIF or HEIF; one that cannot be decoded here is refused."""
     if isinstance(file, BytesIO):
         start = file.getvalue()[:64]
+    elif not Path(file).is_file():  # a pipe, which can be read once
+        return None
     else:
         with Path(file).open("rb") as stream:
             start = stream.read(64)

@@ -9,6 +9,7 @@ only values out of them.
 from __future__ import annotations
 
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields, replace
 from math import isfinite
@@ -16,8 +17,8 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, TypeVar, get_type_hints
 
-from phrasechain.core.errors import DataError, library_errors, require_name, unknown_name
-from phrasechain.core.files import read_bounded
+from phrasechain.core.errors import DataError, library_errors, located, require_name, unknown_name
+from phrasechain.core.files import decode_utf8, read_bounded
 
 S = TypeVar("S")
 Values = Mapping[str, Any]  # "section.key" to value
@@ -116,9 +117,10 @@ def key_table(settings: object, section: str) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    data = read_bounded(path, _FILE_LIMIT)
+    with located(path):
+        text = decode_utf8(read_bounded(path, _FILE_LIMIT, named=False).removeprefix(BOM_UTF8))
     with library_errors(f"{path}: not TOML"):
-        return tomllib.loads(data.decode("utf-8-sig"))
+        return tomllib.loads(text)
 
 
 def _names(settings: Any) -> list[str]:

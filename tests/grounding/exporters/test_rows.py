@@ -18,6 +18,8 @@ def test_a_row_is_flat() -> None:
         "end": 7,
         "category": "animals",
         "probability": 0.75,
+        "presence": None,
+        "found": True,
         "x0": 1.5,
         "y0": 2.0,
         "x1": 30.0,

@@ -400,7 +400,7 @@ def test_a_full_disk_keeps_what_was_trained(finished: Path, world: World, tmp_pa
 def test_a_folder_that_cannot_be_made(world: World, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        refused(world, out, CONFIG, r"file.*: cannot be written: .*; fix that .* or choose another folder")
+        refused(world, out, CONFIG, r"file.*: cannot be written: there is a file in its place; choose another folder")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -412,7 +412,7 @@ def test_a_broken_checkpoint_is_named(finished: Path, world: World, tmp_path: Pa
     (run / state["last"] / "state.json").write_text('{"step": 3}')  # of a run in the middle of training
     refused(world, run, CONFIG, "written by another version of phrasechain; remove the run to restart")
     (run / state["last"] / "state.json").write_text('{"format": "phrasechain training 2"}')
-    refused(world, run, CONFIG, "broken checkpoint: 'best'; remove the run to restart")
+    refused(world, run, CONFIG, "broken checkpoint: its state.json has no step; remove the run to restart")
     shutil.copy(finished / state["last"] / "state.json", run / state["last"])
     (run / state["last"] / "training.safetensors").write_bytes(b"\0" * 40)
     refused(world, run, CONFIG, r"training\.safetensors: broken .*; remove the run to restart")
