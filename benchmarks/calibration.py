@@ -37,7 +37,8 @@ def main() -> None:
     examples, method = load_examples(args.data, args.split), args.decode or checkpoint.card.decode
     diagrams: dict[str, Diagram] = {}
     for regime in ("gold", "all"):
-        real, absent = (collect(checkpoint.model, examples, store, regime, each)[method] for each in (False, True))
+        real = collect(checkpoint.model, examples, store, regime)[method]
+        absent = collect(checkpoint.model, examples, store, absent=True)[method]  # whose phrases have no box
         for name, calibration in (
             ("mass alone", Calibration()),
             ("calibrated", calibrations.get(method, Calibration())),
