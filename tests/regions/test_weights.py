@@ -121,7 +121,14 @@ def test_other_tensors(tmp_path: Path, saved: bytes) -> None:
 
 def test_the_embedded_network_is_small_and_finds_regions() -> None:
     path = Path(str(files("phrasechain.regions") / "regions.safetensors"))
-    assert path.stat().st_size <= 14_000_000
+    weights = [
+        path,
+        *(
+            files("phrasechain") / name
+            for name in ("grounding/embedded/model.safetensors", "phrases/finder.safetensors")
+        ),
+    ]
+    assert sum(Path(str(each)).stat().st_size for each in weights) <= 32_000_000
     extractor = RegionExtractor.from_pretrained()
     pixels = np.full((120, 160, 3), 90, np.uint8)
     pixels[30:90, 50:110] = (220, 30, 30)

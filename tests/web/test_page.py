@@ -129,8 +129,8 @@ def test_the_colours_are_those_of_the_pictures() -> None:
 
 
 def test_jointly_or_each_alone(page: Any, address: str) -> None:
-    opened(page, address, "#photo=astronaut")
-    wait_for_labels(page, 4)
+    opened(page, address, "#photo=photographer")
+    wait_for_labels(page, 5)
     differ = page.locator("#differ")
     playwright.expect(differ).to_contain_text("different boxes")
     names = re.findall("“(.*?)”", differ.inner_text())
