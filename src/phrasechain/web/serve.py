@@ -96,7 +96,9 @@ def serve(
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # for its connections: else each answer waits 40 ms
+        return bound
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise DataError(f"{host}:{port} cannot be used: {why}; choose another --host or --port") from None
