@@ -36,6 +36,10 @@ def train(
         str | None,
         typer.Option(metavar="embedded|FOLDER", help="Fine-tune this grounder: the embedded one, or that of a folder."),
     ] = None,
+    boxes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Learn from these photos as well: JSON lines with boxes of classes."),
+    ] = None,
     fit_on: FitOn = None,
     preset: Annotated[
         str | None, typer.Option(help="The model: corrected (the default), small, paper or authors.")
@@ -69,7 +73,7 @@ def train(
         raise DataError("--start keeps the model and the recipe of the grounder: leave --preset and --recipe out")
     else:
         values = start_config(folder, config, texts)
-    run(data, features, out, values, device, tensorboard, missing, say, folder)
+    run(data, features, out, values, device, tensorboard, missing, say, folder, boxes)
     if is_first_process():
         typer.echo(printable(str(out)))
         say(describe_result(out, values.data.dev))

@@ -3,7 +3,8 @@
     {"image": "photos/1.jpg", "width": 640, "height": 480, "boxes": [["dog", 10, 20, 110.5, 95]], "captions": ["A dog"]}
 
 ``boxes`` are [class, x0, y0, x1, y1] in pixels. ``captions``, and ``width`` with ``height``, may be absent. A class
-that is marked in a photo is marked wherever it is there; all else is unknown.
+that is marked in a photo is marked wherever it is there; all else is unknown. ``source``, a name, may say where photos
+come from: those of one source were searched for all classes that any of them has.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class ClassPhoto:
     height: int
     boxes: tuple[ClassBox, ...]
     captions: tuple[str, ...]
+    source: str = ""  # photos of one source were searched for the same classes
 
 
 def read_class_boxes(path: Path) -> list[ClassPhoto]:
@@ -54,6 +56,11 @@ def read_class_boxes(path: Path) -> list[ClassPhoto]:
         except DataError as error:
             raise DataError(f"{path}:{number}: {error}") from None
     return list(photos.values())
+
+
+def learnable_photos(path: Path) -> list[ClassPhoto]:
+    """The photos of a file that may be learnt from."""
+    return [photo for photo in read_class_boxes(path) if not is_kept_apart(photo.image)]
 
 
 def single_things(photo: ClassPhoto, least_share: float) -> list[ClassBox]:
@@ -90,7 +97,10 @@ def _photo(record: Any, folder: Path) -> ClassPhoto:
     captions = record.get("captions", [])
     if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
         raise DataError('"captions" is not a list of texts')
-    return ClassPhoto(Path(name).stem, path, width, height, _boxes(record.get("boxes")), tuple(captions))
+    source = record.get("source", "")
+    if source and not is_name(source):
+        raise DataError('"source" is not a printable text')
+    return ClassPhoto(Path(name).stem, path, width, height, _boxes(record.get("boxes")), tuple(captions), source)
 
 
 def _size(record: Mapping[str, Any], path: Path) -> tuple[int, int]:

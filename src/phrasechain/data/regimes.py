@@ -17,6 +17,11 @@ def is_scored(phrase: Phrase) -> bool:
     return phrase.is_visual and bool(phrase.boxes)
 
 
+def has_target(phrase: Phrase) -> bool:
+    """Whether training knows what is right: the phrase has a box, or the photo does not show it."""
+    return is_scored(phrase) or phrase.is_absent
+
+
 def chain_phrases(caption: Caption, regime: str) -> list[Phrase]:
     """The phrases of the caption's chain, in the order of the caption."""
     require_name("regime", regime, REGIMES)

@@ -192,15 +192,19 @@ def keep_phrases(batch: Batch, keep: Tensor) -> Batch:
 def make_groups(
     examples: Sequence[Example], by: str = "image", regime: str = "gold", phraseless: bool = False
 ) -> list[Group]:
-    """The captions with a phrase in their chain, or all, an image's together unless ``by`` is ``caption``."""
+    """The captions with a phrase in their chain or an absent one, or all; an image's together unless by ``caption``."""
     require_name("way to batch", by, BY)
     images = [
-        tuple((example, caption) for caption in example.captions if phraseless or chain_phrases(caption, regime))
+        tuple((example, caption) for caption in example.captions if phraseless or _is_asked(caption, regime))
         for example in examples
     ]
     if by == "caption":
         return [(item,) for group in images for item in group]
     return [group for group in images if group]
+
+
+def _is_asked(caption: Caption, regime: str) -> bool:
+    return bool(chain_phrases(caption, regime)) or any(phrase.is_absent for phrase in caption.phrases)
 
 
 def require_finite(batches: Iterable[Batch]) -> None:

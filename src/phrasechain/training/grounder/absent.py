@@ -20,6 +20,8 @@ from phrasechain.model.batch import Item
 
 _TRIES = 8  # other photos that are asked for a phrase
 _LONGEST_LIST = 3
+#: Tokens of a phrase in a list, and the phrase that it is; None: absent.
+ListPart = tuple[tuple[str, ...], Phrase | None]
 _DETERMINERS = ("a", "an", "the", "his", "her", "their", "its", "two", "three", "some")
 
 
@@ -28,11 +30,15 @@ class AbsentPhrases:
 
     def __init__(self, examples: Sequence[Example], rate: float) -> None:
         self.examples, self.rate = examples, rate
+        self._images = {example.image for example in examples}
         self._words: dict[str, PhotoWords] = {}
 
     def mixed(self, items: Sequence[Item], rng: np.random.Generator) -> Iterator[Item]:
-        """The captions of one image with others among them."""
+        """The captions of one image with others among them; of an image that is none of the examples as they are."""
         example = items[0][0]
+        if example.image not in self._images:
+            yield from items
+            return
         words = self.words_of(example)
         yield from items
         if rng.random() < self.rate and (
@@ -75,16 +81,16 @@ class AbsentPhrases:
         return None if not places or tokens is None else replace_phrase(caption, rng.choice(places), tokens)
 
     def _list(self, items: Sequence[Item], words: PhotoWords, rng: np.random.Generator) -> Caption | None:
-        parts: list[tuple[tuple[str, ...], Phrase | None]] = []
+        parts: list[ListPart] = []
         own = [
             (caption, phrase) for _, caption in items for phrase in caption.phrases if _has_no_rival(phrase, caption)
         ]
         for _ in range(rng.integers(1, _LONGEST_LIST + 1)):
             if own and rng.random() < 0.5:
                 caption, phrase = own[rng.integers(len(own))]
-                parts.append((_shortened(caption.tokens[phrase.first_token : phrase.end_token], rng), phrase))
+                parts.append((without_article(caption.tokens[phrase.first_token : phrase.end_token], rng), phrase))
             elif tokens := self._foreign_phrase(words, rng):
-                parts.append((_shortened(tokens, rng), None))
+                parts.append((without_article(tokens, rng), None))
         return list_caption(parts) if parts else None
 
 
@@ -94,9 +100,10 @@ def _has_no_rival(phrase: Phrase, caption: Caption) -> bool:
     return is_scored(phrase) and all(set(phrase.categories).isdisjoint(other.categories) for other in others)
 
 
-def _shortened(tokens: tuple[str, ...], rng: np.random.Generator) -> tuple[str, ...]:
+def without_article(tokens: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
     """Half the time without its article: "dog" for "a dog"."""
-    return tokens[1:] if len(tokens) > 1 and tokens[0].lower() in _DETERMINERS and rng.random() < 0.5 else tokens
+    drop = len(tokens) > 1 and tokens[0].lower() in _DETERMINERS and rng.random() < 0.5
+    return tuple(tokens[1:] if drop else tokens)
 
 
 def replace_phrase(caption: Caption, place: int, tokens: tuple[str, ...]) -> Caption:
@@ -116,8 +123,8 @@ def replace_phrase(caption: Caption, place: int, tokens: tuple[str, ...]) -> Cap
     return replace(caption, text=" ".join(every), tokens=every, phrases=tuple(phrases))
 
 
-def list_caption(parts: Sequence[tuple[tuple[str, ...], Phrase | None]]) -> Caption:
-    """A list of phrases with commas between them: each its tokens, and the phrase that it is, or ``None``: absent."""
+def list_caption(parts: Sequence[ListPart]) -> Caption:
+    """A list of phrases with commas between them."""
     tokens: tuple[str, ...] = ()
     spans = []
     for words, phrase in parts:

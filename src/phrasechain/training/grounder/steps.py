@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Phrase
-from phrasechain.data.regimes import chain_phrases, is_scored
+from phrasechain.data.regimes import chain_phrases, has_target
 from phrasechain.model.batch import Batch, Group, Item, RegionSource, collate_annotated
 from phrasechain.model.targets import Targets, make_targets
 from phrasechain.training.grounder.absent import AbsentPhrases
@@ -114,7 +114,7 @@ class ProcessBatches(Dataset[list[BatchPart] | DataError]):
     def _thin(self, group: Group, step: int, place: int) -> Iterator[Item]:
         rng = np.random.default_rng([self.steps.seed, _THINNING, step, place])
         for example, caption in group:
-            kept = [phrase for phrase in caption.phrases if is_scored(phrase) or rng.random() < self.unboxed]
+            kept = [phrase for phrase in caption.phrases if has_target(phrase) or rng.random() < self.unboxed]
             yield example, replace(caption, phrases=tuple(kept))
 
 
@@ -124,7 +124,7 @@ def _has_phrases(items: Sequence[Item]) -> bool:
 
 def _size(group: Group) -> int:
     """What a group costs: the phrases of its longest chain above all, then the words of its longest caption."""
-    chain = max(sum(map(is_scored, caption.phrases)) for _, caption in group)
+    chain = max(sum(map(has_target, caption.phrases)) for _, caption in group)
     return chain * 1000 + max(len(caption.tokens) for _, caption in group)
 
 

@@ -23,6 +23,7 @@ from phrasechain.core.distributed import Processes, start_processes
 from phrasechain.core.errors import DataError, require_name
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example
+from phrasechain.data.class_boxes import learnable_photos
 from phrasechain.data.flickr30k import READINGS
 from phrasechain.evaluation.predict import count_right, my_examples
 from phrasechain.model.batch import BY, Batch, make_groups, require_finite
@@ -50,6 +51,7 @@ from phrasechain.model.transitions import TRANSITIONS
 from phrasechain.store.reader import FeatureStore
 from phrasechain.text.cache import CachedEncoder
 from phrasechain.training.grounder.absent import AbsentPhrases
+from phrasechain.training.grounder.class_captions import class_examples
 from phrasechain.training.grounder.data import annotation_digest, read_splits, region_digest, with_stored_regions
 from phrasechain.training.grounder.start import load_start, start_digest
 from phrasechain.training.grounder.steps import BatchPart, ProcessBatches, Steps
@@ -83,13 +85,15 @@ def train(
     missing: str = "refuse",
     say: Callable[[str], object] = lambda line: None,
     start: Path | None = None,
+    boxes: Path | None = None,
 ) -> Path:
     """Train a model and return its run folder. A finished run is left as it is; an unfinished one is resumed.
 
     ``data`` is a dataset, ``features`` a store with the regions of its images; ``missing="skip"`` leaves out images
     that it lacks. Started by ``torchrun`` or ``accelerate launch``, all processes share each step. ``say`` is handed a
     line about what is learnt from. ``start`` is the checkpoint of a grounder to fine-tune, and ``config`` then that of
-    :func:`start_config`.
+    :func:`start_config`. ``boxes`` is a file of photos with boxes of classes to learn from as well (see
+    ``data.class_boxes``), whose regions the store has too.
     """
     loss = config.loss.settled()
     _check(config, loss)
@@ -98,22 +102,24 @@ def train(
     fit, dev = read_splits(data, config.data, may_overlap=config.train.keep == "last")
     fit, fit_line = with_stored_regions(fit, config.data.fit, store, missing)
     dev, dev_line = with_stored_regions(dev, config.data.dev, store, missing)
+    more, more_line = ([], None) if boxes is None else _class_examples(boxes, config, store, missing)
     identity = {
         FORMAT_KEY: RUN_FORMAT,
         **asdict(config),
-        "annotations": annotation_digest([*fit, *dev]),
-        "regions": region_digest([*fit, *dev], store),
+        "annotations": annotation_digest([*fit, *more, *dev]),
+        "regions": region_digest([*fit, *more, *dev], store),
     } | ({} if start is None else {"start": start_digest(start)})
     processes = start_processes(device)
     built = None
     if not is_finished(out):  # what is refused is refused before a folder is made
         if tensorboard:
             require_tensorboard()
-        built = _build(config, loss, fit, dev, store, processes, start)
-        for line in filter(None, (fit_line, dev_line)):
+        built = _build(config, loss, fit, more, dev, store, processes, start)
+        for line in filter(None, (fit_line, more_line, dev_line)):
             say(line)
+        classes = f" and {len(more):,} photos with boxes of classes" if more else ""
         say(
-            f"learns from {config.data.fit} ({len(fit):,} images), keeps the {_KEPT[config.train.keep]} "
+            f"learns from {config.data.fit} ({len(fit):,} images){classes}, keeps the {_KEPT[config.train.keep]} "
             f"{config.data.dev} ({len(dev):,} images)"
         )
     with claimed(out, identity, processes, config):
@@ -126,15 +132,16 @@ def _build(
     config: Config,
     loss: LossConfig,
     fit: Sequence[Example],
+    more: Sequence[Example],
     dev: Sequence[Example],
     store: FeatureStore,
     processes: Processes,
     start: Path | None = None,
 ) -> tuple[GroundingTask, Plan]:
-    """The task and how it is trained."""
+    """The task and how it is trained; ``more`` are photos with boxes of classes."""
     options = config.train
     order = Steps(
-        make_groups(fit, options.by, phraseless=config.data.phraseless),
+        make_groups([*fit, *more], options.by, phraseless=config.data.phraseless),
         by=options.by,
         batch=options.batch,
         window=options.window,
@@ -142,7 +149,7 @@ def _build(
     )
     steps = options.steps or max(1, ceil(options.epochs * order.per_epoch))
     torch.manual_seed(options.seed)
-    model = build_system(config, fit, store) if start is None else load_start(start, store)
+    model = build_system(config, [*fit, *more], store) if start is None else load_start(start, store)
     model.to(processes.device).train()
     loss_terms, counts = _loss_of(model, loss)
     task = GroundingTask(
@@ -184,6 +191,12 @@ def _build(
         workers=options.workers,
     )
     return task, plan
+
+
+def _class_examples(boxes: Path, config: Config, store: FeatureStore, missing: str) -> tuple[list[Example], str | None]:
+    photos = learnable_photos(boxes)[: config.data.limit or None]
+    examples = class_examples(photos, absent=config.model.absent, seed=config.train.seed)
+    return with_stored_regions(examples, str(boxes), store, missing)
 
 
 def _loss_of(

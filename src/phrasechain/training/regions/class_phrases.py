@@ -19,7 +19,7 @@ from phrasechain.training.regions.vocabulary import telling_words
 FindPhrases = Callable[[str], Sequence[Sequence[str]]]
 
 LEAST = 0.01  # the share of a photo from which on a thing is learnt though no caption names it
-_MOST = 9  # boxes that a plural can mean; more are a crowd, of which not all are marked
+MOST = 9  # boxes that a plural can mean; more are a crowd, of which not all are marked
 _NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 _NUMBERS |= {"couple": 2, "pair": 2, "both": 2, "2": 2, "3": 3, "4": 4}
 _PART = frozenset(("one", "some", "few", "other", "another", "most", "half"))  # "some of the men" are not all of them
@@ -36,22 +36,23 @@ class ClassPhrase:
 
     words: tuple[str, ...]  # telling ones, in small letters, and the category
     boxes: tuple[int, ...]  # which of the photo's
+    place: int | None = None  # among the phrases of its caption; None: no caption says it
 
 
 def class_phrases(photo: ClassPhoto, find: FindPhrases, table: NounTable) -> list[ClassPhrase]:
     """The safe phrases of a photo: those of its captions, then the classes of boxes that these do not name."""
-    members = _members(photo)
+    members = class_members(photo)
     phrases = [phrase for text in photo.captions for phrase in caption_phrases(find(text), photo, table)]
     named = {phrase.boxes for phrase in phrases}
     for name, boxes in members.items():
-        if len(boxes) <= _MOST and boxes not in named and _is_seen(photo, boxes):
+        if len(boxes) <= MOST and boxes not in named and is_seen(photo, boxes):
             singular, plural = nouns_of(name).pairs[0]
             noun = singular if len(boxes) == 1 else plural
             phrases.append(ClassPhrase((*noun.split(), *category_words(name)), boxes))
     return phrases
 
 
-def _members(photo: ClassPhoto) -> dict[str, tuple[int, ...]]:
+def class_members(photo: ClassPhoto) -> dict[str, tuple[int, ...]]:
     """The boxes of each class."""
     members: dict[str, list[int]] = {}
     for number, box in enumerate(photo.boxes):
@@ -61,21 +62,21 @@ def _members(photo: ClassPhoto) -> dict[str, tuple[int, ...]]:
 
 def caption_phrases(found: Sequence[Sequence[str]], photo: ClassPhoto, table: NounTable) -> list[ClassPhrase]:
     """The safe ones of a caption's phrases, given by their tokens."""
-    members = _members(photo)
-    said: list[tuple[list[str], Named]] = []
-    for tokens in found:
+    members = class_members(photo)
+    said: list[tuple[int, list[str], Named]] = []
+    for place, tokens in enumerate(found):
         words = [token.lower() for token in tokens]
         if (named := table.look_up(words)) is not None:
-            said.append((_without_frame(words), named))
-    times = Counter(name for _, named in said for name in named.classes)
+            said.append((place, _without_frame(words), named))
+    times = Counter(name for *_, named in said for name in named.classes)
     phrases = []
-    for words, named in said:
+    for place, words, named in said:
         if any(times[name] > 1 for name in named.classes):
             continue  # "a man and a woman": which of them has the box?
         boxes = tuple(sorted(number for name in named.classes for number in members.get(name, ())))
         if boxes and _can_mean(words, named, len(boxes)):
             (*_, name) = {photo.boxes[number].name: None for number in boxes}
-            phrases.append(ClassPhrase((*telling_words(words), *category_words(name)), boxes))
+            phrases.append(ClassPhrase((*telling_words(words), *category_words(name)), boxes, place))
     return phrases
 
 
@@ -96,7 +97,7 @@ def _can_mean(words: Sequence[str], named: Named, count: int) -> bool:
     number = next((_NUMBERS[word] for word in before if word in _NUMBERS), None)
     if count == 1:
         return named.may_be_one and (number is None or (named.may_be_many and _PAIR in before))
-    if not named.may_be_many or count > _MOST or not _PART.isdisjoint(before) or number not in (None, count):
+    if not named.may_be_many or count > MOST or not _PART.isdisjoint(before) or number not in (None, count):
         return False
     return not named.may_be_one or not _MANY.isdisjoint(before)
 
@@ -111,7 +112,7 @@ def category_words(name: str) -> tuple[str, ...]:
     return () if category is None else (f"<{category}>",)
 
 
-def _is_seen(photo: ClassPhoto, boxes: Iterable[int]) -> bool:
+def is_seen(photo: ClassPhoto, boxes: Iterable[int]) -> bool:
     """Whether each of the boxes covers enough of the photo to be spoken of."""
     return all(_share(photo, number) >= LEAST for number in boxes)
 

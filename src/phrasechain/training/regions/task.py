@@ -19,7 +19,7 @@ from phrasechain.core.distributed import OneProcess
 from phrasechain.core.errors import DataError
 from phrasechain.core.memory import keep_freed_memory
 from phrasechain.core.schema import Example, Regions
-from phrasechain.data.class_boxes import ClassPhoto, is_kept_apart, read_class_boxes
+from phrasechain.data.class_boxes import ClassPhoto, learnable_photos
 from phrasechain.data.dataset import load_examples
 from phrasechain.evaluation.coverage import region_hits
 from phrasechain.evaluation.gold import collect_gold
@@ -61,7 +61,7 @@ def train_regions(
         settings = with_shape_of(settings, known)
     limit = settings.data.limit or None
     fit, dev = (list(load_examples(data, split)[:limit]) for split in (settings.data.fit, "dev"))
-    more = [] if boxes is None else _class_photos(boxes)[:limit]
+    more = [] if boxes is None else learnable_photos(boxes)[:limit]
     _require_photos(data, {settings.data.fit: fit, "dev": dev})
     task, plan = _build(fit, dev, more, known, settings)
     identity = {
@@ -85,11 +85,6 @@ def _require_photos(data: Path, parts: Mapping[str, Sequence[Example]]) -> None:
             raise DataError(f"{data}: no phrase with a box in its part {name!r}; there is nothing to learn from")
         for example in part:
             photo_path(example)
-
-
-def _class_photos(boxes: Path) -> list[ClassPhoto]:
-    """The photos of a file of class boxes that may be learnt from."""
-    return [photo for photo in read_class_boxes(boxes) if not is_kept_apart(photo.image)]
 
 
 def _build(
