@@ -18,8 +18,10 @@ import torch
 from safetensors.torch import load_file
 
 from paths import importing
+from phrasechain.baselines.registry import BUILDERS
 from phrasechain.core.errors import DataError
 from phrasechain.core.schema import Regions
+from phrasechain.data.class_boxes import is_kept_apart
 from phrasechain.data.dataset import is_dev, load_examples
 from phrasechain.evaluation.predict import count_right
 from phrasechain.model.checkpoint import RunState, load_checkpoint, read_run_state, write_folder
@@ -469,3 +471,30 @@ def test_nothing_to_learn_from(tmp_path: Path, world: World) -> None:
     for file in (tmp_path / "data" / "Annotations").iterdir():
         file.write_text(file.read_text().replace("<object>", "<!--").replace("</object>", "-->"))
     refused((tmp_path / "data", world[1]), tmp_path / "run", CONFIG, "no phrase with a box in its split 'fit'")
+
+
+# --- boxes of classes ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_learns_from_boxes_of_classes_too(tmp_path: Path) -> None:
+    """The last images of a world have boxes of classes alone; two that are kept apart are not even looked at."""
+    data, store = write_world(tmp_path)
+    ids = (data / "train.txt").read_text().split()
+    (data / "train.txt").write_text("\n".join(ids[:20]))
+    boxes = tmp_path / "boxes.jsonl"
+    lines = [
+        {"image": f"{image}.jpg", "width": 100, "height": 80, "boxes": [["dog" if place % 2 else "bus", 3, 3, 45, 35]]}
+        for place, image in enumerate(ids[20:])
+    ]
+    boxes.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    wanted = tiny_config("train.epochs=1", "model.absent=true", "loss.unlabelled=marginalise", "data.unboxed=0.5")
+    said: list[str] = []
+    run = train(data, store, tmp_path / "run", wanted, say=said.append, boxes=boxes)
+    learnt = [image for image in ids[20:] if not is_kept_apart(image)]
+    assert f"and {len(learnt)} photos with boxes of classes" in said[-1]
+    checkpoint = load_checkpoint(run, BUILDERS)
+    words = checkpoint.model.text.encoder.words  # type: ignore[attr-defined]
+    assert {"dog", "bus"} <= set(words)
+    boxes.write_text(boxes.read_text().replace("dog", "cat"))
+    with pytest.raises(DataError, match="annotations; choose another folder"):
+        train(data, store, run, wanted, boxes=boxes)
