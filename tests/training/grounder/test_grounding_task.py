@@ -41,7 +41,7 @@ def trainer_of(share: ProcessBatches, *settings: str) -> Trainer[BatchPart]:
     examples = [group[0][0] for group in share.steps.groups]
     assert isinstance(share.regions, FeatureStore)
     processes = start_processes("cpu")
-    return Trainer(*_build(config, config.loss, examples, (), share.regions, processes), processes)
+    return Trainer(*_build(config, config.loss, examples, (), (), share.regions, processes), processes)
 
 
 def weights_of(trainer: Trainer[BatchPart]) -> dict[str, torch.Tensor]:
