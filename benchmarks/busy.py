@@ -4,7 +4,7 @@
     python benchmarks/busy.py --api           # through the server's API as well: a known photo, one client
 
 Every round measures a new and a known photo alone and beside the loops, as the commands set their threads and, for
-comparison, with threads that spin. Ratios are of medians of one run.
+comparison, with threads that never spin and that spin long. Ratios are of medians of one run.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 ROOT = Path(__file__).resolve().parents[1]
 PHOTO = ROOT / "photos" / "photographer.jpg"
 CAPTION = "A man in a black coat looks through a camera on a tripod in a field"
+SETTINGS = {
+    "a moment (the commands)": {"GOMP_SPINCOUNT": "5000"},
+    "never": {"OMP_WAIT_POLICY": "passive"},
+    "as OpenMP has it": {},
+}
 _TIMES = """
 import json, sys, time
 from phrasechain import Grounder
@@ -61,17 +66,15 @@ def busy_loops(count: int) -> Iterator[None]:
 class Timer:
     """A process that grounds when it is told to."""
 
-    def __init__(self, count: int, policy: str | None) -> None:
+    def __init__(self, count: int, setting: dict[str, str]) -> None:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
-        if policy is not None:
-            environment["OMP_WAIT_POLICY"] = policy
         arguments = json.dumps([str(PHOTO), CAPTION, count])
         self.process = subprocess.Popen(
             [sys.executable, "-c", _TIMES, arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment | setting,
         )
 
     def measure(self) -> dict[str, list[float]]:
@@ -89,17 +92,18 @@ class Timer:
 
 
 def measure_library(loops: int, rounds: int, count: int) -> None:
-    timers = {"passive (the commands)": Timer(count, "passive"), "as OpenMP has it": Timer(count, None)}
-    for name, timer in timers.items():
-        times: dict[tuple[str, int], list[float]] = {}
-        for _ in range(rounds):
-            for beside in (0, loops):
+    timers = {name: Timer(count, setting) for name, setting in SETTINGS.items()}
+    times: dict[tuple[str, str, int], list[float]] = {}
+    for _ in range(rounds):
+        for beside in (0, loops):
+            for name, timer in timers.items():  # by turns
                 with busy_loops(beside):
                     for kind, found in timer.measure().items():
-                        times.setdefault((kind, beside), []).extend(found)
+                        times.setdefault((name, kind, beside), []).extend(found)
+    for name, timer in timers.items():
         timer.close()
         for kind in ("new", "known"):
-            alone, busy = (statistics.median(times[kind, beside]) for beside in (0, loops))
+            alone, busy = (statistics.median(times[name, kind, beside]) for beside in (0, loops))
             shown = f"{alone:.1f} ms alone, {busy:.1f} ms beside {loops} loops, {busy / alone:.2f} ×"
             print(f"{name}: {kind} photo {shown}")
 
@@ -108,7 +112,7 @@ def measure_api(count: int) -> None:
     """One client: a caption that changes on a known photo, against ``Grounder.ground`` on it, by turns."""
     from load import Client, send_photos, start_server
 
-    timer = Timer(count, "passive")
+    timer = Timer(count, SETTINGS["a moment (the commands)"])
     server, address = start_server()
 
     async def ask() -> list[float]:

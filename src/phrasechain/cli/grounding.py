@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phrasechain.cli.common import Plugins, load_plugins, print_counts, say_skipped, wait_without_spinning
+from phrasechain.cli.common import Plugins, limit_spinning, load_plugins, print_counts, say_skipped
 from phrasechain.core.files import write_output
 from phrasechain.core.terminal import printable
 
@@ -67,7 +67,7 @@ def ground(
     Of many photos or captions the results go into a folder; run it again to resume after an interruption. See
     docs/grounding.md. Exit status: 0 all done, 1 some failed, 2 stopped.
     """
-    wait_without_spinning()
+    limit_spinning()
     from phrasechain.core.memory import collector_paused
 
     with collector_paused():

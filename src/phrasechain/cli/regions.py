@@ -14,8 +14,8 @@ from phrasechain.cli.common import (
     Run,
     Settings,
     as_settings,
+    limit_spinning,
     print_counts,
-    wait_without_spinning,
 )
 from phrasechain.core.errors import DataError
 from phrasechain.core.terminal import printable
@@ -96,7 +96,7 @@ def extract(
 
     Run it again to resume after an interruption. Exit status: 0 all done, 1 some photos skipped, 2 stopped.
     """
-    wait_without_spinning()
+    limit_spinning()
     from phrasechain.data.photos import find_photos, parse_shard
     from phrasechain.regions.extract import detected_boxes, given_boxes
     from phrasechain.regions.extract import extract as run

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phrasechain.cli.common import wait_without_spinning
+from phrasechain.cli.common import limit_spinning
 from phrasechain.core.errors import DataError
 from phrasechain.core.terminal import printable
 
@@ -36,7 +36,7 @@ def serve(
     See docs/api.md. Photos stay in memory and on this computer.
     """
     begin = time.perf_counter()
-    wait_without_spinning()
+    limit_spinning()
     from phrasechain.core.memory import collector_paused
 
     with collector_paused():
