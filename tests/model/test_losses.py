@@ -28,7 +28,9 @@ from phrasechain.model.targets import Targets, make_targets, soft_targets
 from tiny_batches import terms_of, tiny_example
 
 
-def make_scores(batch: Batch, seed: int = 0, chain: bool = True, context: bool = True) -> Scores:
+def make_scores(
+    batch: Batch, seed: int = 0, chain: bool = True, context: bool = True, second_order: bool = False
+) -> Scores:
     """Random scores, NaN wherever nothing may be looked at."""
     torch.manual_seed(seed)
     P, K = len(batch.spans), batch.boxes.shape[1]
@@ -38,7 +40,9 @@ def make_scores(batch: Batch, seed: int = 0, chain: bool = True, context: bool =
     transitions = torch.randn(len(batch.lengths), steps, K, K).double()
     labels = batch.label_mask
     transitions.masked_fill_(~(labels[:, None, :, None] & labels[:, None, None, :]), torch.nan)
-    return Scores(emissions, torch.randn(P, K, 4).requires_grad_(), transitions.requires_grad_() if chain else None)
+    skips = transitions.detach()[:, 1:].transpose(-1, -2) if second_order else None
+    offsets = torch.randn(P, K, 4).requires_grad_()
+    return Scores(emissions, offsets, transitions.requires_grad_() if chain else None, skips)
 
 
 def marginal_kl(scores: Scores, batch: Batch, labelled: Tensor, q: Tensor, caption: int) -> float:
@@ -53,6 +57,9 @@ def marginal_kl(scores: Scores, batch: Batch, labelled: Tensor, q: Tensor, capti
         score = sum(float(emissions[p, k]) for p, k in zip(phrases, path, strict=True))
         if transitions is not None:
             score += sum(float(transitions[t % len(transitions), path[t], path[t + 1]]) for t in range(len(path) - 1))
+        if scores.skips is not None:
+            skips = scores.skips[caption].detach()
+            score += sum(float(skips[t, path[t], path[t + 2]]) for t in range(len(path) - 2))
         weights.append(math.exp(score))
     targets = [place for place, p in enumerate(phrases) if labelled[p]]
     p_of: dict[tuple[int, ...], float] = {}
@@ -87,6 +94,15 @@ def test_the_grounding_loss_by_enumeration(kind: str, chain: bool, context: bool
     terms.grounding.backward()
     assert scores.emissions.grad is not None
     assert scores.emissions.grad.isfinite().all()  # that of what is NaN is 0
+
+
+def test_the_loss_of_a_second_order_chain_by_enumeration() -> None:
+    batch, targets = tiny_example(5, captions=8, regions=(2, 4))
+    assert batch.lengths.max() >= 3
+    scores = make_scores(batch, 3, second_order=True)
+    q = soft_targets(targets.iou.double())
+    expected = sum(marginal_kl(scores, batch, targets.labelled, q, caption) for caption in range(len(batch.lengths)))
+    assert terms_of(scores, batch, targets).grounding.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_boxes_are_the_mean_smooth_l1_of_four_offsets_per_positive_pair() -> None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from phrasechain.core.errors import DataError
-from phrasechain.model.batch import keep_phrases
+from phrasechain.model.batch import Batch, keep_phrases
 from phrasechain.model.decode import decode
 from phrasechain.model.losses import training_loss
 from phrasechain.model.model import GroundingModel
 from phrasechain.model.targets import Targets
-from phrasechain.model.transitions import PaperTransition
+from phrasechain.model.transitions import TRANSITIONS, PaperTransition
 from phrasechain.text.words import WordEncoder
 from tiny_batches import NOUNS, terms_of, tiny_batch, tiny_example
 
@@ -46,6 +46,41 @@ def test_a_caption_has_the_same_scores_alone_and_among_others(transition: str, c
             found[:steps, mask][:, :, mask] for found in (alone.transitions[0], scores.transitions[caption])
         )
         torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("transition", ["paper", "geometric"])
+@pytest.mark.parametrize("context", ["none", "M"])
+def test_skips_are_those_of_the_caption_alone(transition: str, context: str) -> None:
+    batch = tiny_batch(1)
+    model = make_model(transition=transition, context=context, second_order=True, ensemble=2)
+    for part in (model.skip, model.others[0].skip):
+        if transition == "geometric":
+            torch.nn.init.ones_(part.strength)  # type: ignore[union-attr, arg-type]
+    scores = model(batch)
+    assert scores.skips is not None
+    for caption, length in enumerate(batch.lengths.tolist()):
+        alone = model(keep_phrases(batch, batch.phrase_caption == caption)).skips
+        if length < 3:
+            assert alone is None
+            continue
+        mask = batch.label_mask[caption]
+        first, second = (found[: length - 2, mask][:, :, mask] for found in (alone[0], scores.skips[caption]))
+        torch.testing.assert_close(first, second)
+        assert first.abs().max() > 0
+    assert batch.lengths.max() >= 3
+
+
+def test_a_transition_of_neighbours_alone_is_no_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Neighbours(torch.nn.Module):
+        def __init__(self, *sizes: int) -> None:
+            super().__init__()
+
+        def forward(self, regions: Tensor, phrases: Tensor, context: Tensor, batch: Batch) -> Tensor:
+            raise AssertionError
+
+    monkeypatch.setitem(TRANSITIONS, "neighbours", Neighbours)
+    with pytest.raises(DataError, match=r"'neighbours' scores neighbours alone; leave model\.second_order false"):
+        make_model(transition="neighbours", second_order=True)
 
 
 def test_a_batch_of_images_that_share_nothing_else() -> None:
@@ -173,7 +208,9 @@ def test_every_weight_has_a_gradient_even_where_no_phrase_has_a_neighbour(transi
     assert [name for name in absent if not name.startswith("text.encoder")] == []
 
 
-@pytest.mark.parametrize("values", [{"chain": False}, {"transition": "paper"}, {"transition": "geometric"}], ids=str)
+@pytest.mark.parametrize(
+    "values", [{"chain": False}, {"transition": "paper"}, {"transition": "geometric"}, {"second_order": True}], ids=str
+)
 def test_a_few_steps_learn_a_few_captions(values: dict[str, Any]) -> None:
     batch, targets = tiny_example(4, captions=4)
     model = make_model(lstm=16, rank=24, joint=24, dropout=0.1, **values)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from phrasechain.model import transitions
-from phrasechain.model.batch import Batch
+from phrasechain.model.batch import Batch, keep_phrases
 from phrasechain.model.scores import RegionInput
 from phrasechain.model.transitions import (
     TRANSITIONS,
@@ -68,6 +68,38 @@ def test_edges_are_the_neighbouring_phrases(batch: Batch) -> None:
     assert chains.shape == (5, batch.steps - 1)
     assert [chains[caption, step].item() for caption, step, _, _ in edges_of(batch)] == rows.tolist()
     assert (chains != 0).sum() == len(rows)
+
+
+def test_edges_reach_over_a_phrase(batch: Batch) -> None:
+    edges = Edges.of(batch, distance=2)
+    ends = {(caption, step) for caption, step, _, _ in edges_of(batch)}
+    expected = [each for each in edges_of(batch) if (each[0], each[1] + 1) in ends]
+    found = zip(edges.caption.tolist(), edges.step.tolist(), edges.image.tolist(), edges.left.tolist(), strict=True)
+    assert expected
+    assert list(found) == expected
+    assert torch.equal(edges.right, edges.left + 2)
+    assert edges.to_chains(torch.ones(len(edges.left)), batch).shape == (5, batch.steps - 2)
+
+
+@pytest.mark.parametrize("name", ["paper", "geometric"])
+def test_a_skip_is_the_transition_of_captions_without_the_phrases_between(batch: Batch, name: str) -> None:
+    """The same module on a caption of phrases t-2 and t alone gives the same scores."""
+    torch.manual_seed(0)
+    module = TRANSITIONS[name](9, TEXT, 3, 2).double()
+    for weight in module.parameters():
+        nn.init.normal_(weight)
+    regions, phrases, _ = inputs(batch, 3)
+    edges = Edges.of(batch, distance=2)
+    hints = torch.randn(len(batch.lengths), batch.steps - 2, 3).double()
+    found = module(regions, phrases, hints, batch, edges=edges)
+    for row, (left, right) in enumerate(zip(edges.left.tolist(), edges.right.tolist(), strict=True)):
+        keep = torch.zeros(len(phrases), dtype=torch.bool)
+        keep[[left, right]] = True
+        pair = keep_phrases(batch, keep)
+        caption, step = int(edges.caption[row]), int(edges.step[row])
+        scored = module(regions, phrases[keep], hints[[caption], step, None], pair)
+        K = pair.region_mask.shape[1]
+        torch.testing.assert_close(scored[0, 0], found[caption, step, :K, :K])
 
 
 @pytest.mark.parametrize("context", [0, 3])

@@ -93,6 +93,11 @@ class Model:
     ensemble: int = setting(
         1, "networks on the same word vectors, each with its own LSTM and scores, which are averaged", 1, 64
     )
+    second_order: bool = setting(
+        False,
+        "phrases with one between them are linked as well, by a transition of the same kind (an exact second-order "
+        "chain); not with `loss.unlabelled` = `marginalise`",
+    )
     rivals: float = setting(
         0.0, "how strongly phrases of one category are kept from taking one region when boxes are chosen; 0: not", 0
     )
@@ -222,6 +227,7 @@ class Config:
         "model.kind": "phrasechain",
         "model.absent": False,
         "model.rivals": 0.0,
+        "model.second_order": False,
         "data.absent": 0.5,
         "data.phraseless": False,
         "train.keep": "best",

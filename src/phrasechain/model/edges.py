@@ -1,4 +1,4 @@
-"""The edges of chains: an edge is the pair of phrases t-1 and t of a caption.
+"""The edges of chains: an edge is the pair of phrases t-1 and t of a caption or, in a second-order chain, t-2 and t.
 
 All edges of a batch stand one after the other, without the padding of shorter chains.
 
@@ -16,20 +16,23 @@ from phrasechain.model.batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The neighbouring phrases of a batch."""
+    """The phrases of a batch that are ``distance`` apart: neighbours, unless said otherwise."""
 
-    left: Tensor  # (E,) the place of phrase t-1 among the phrases; phrase t stands behind it
+    left: Tensor  # (E,) the place of the edge's first phrase among the phrases
+    right: Tensor  # (E,) of its second
     caption: Tensor  # (E,)
-    step: Tensor  # (E,) t-1
+    step: Tensor  # (E,) of the first phrase
     image: Tensor  # (E,)
+    distance: int
 
     @staticmethod
-    def of(batch: Batch) -> Edges:
-        left = (batch.phrase_step + 1 < batch.lengths[batch.phrase_caption]).nonzero()[:, 0]
+    def of(batch: Batch, distance: int = 1) -> Edges:
+        left = (batch.phrase_step + distance < batch.lengths[batch.phrase_caption]).nonzero()[:, 0]
         caption = batch.phrase_caption[left]
-        return Edges(left, caption, batch.phrase_step[left], batch.caption_image[caption])
+        image = batch.caption_image[caption]
+        return Edges(left, left + distance, caption, batch.phrase_step[left], image, distance)
 
     def to_chains(self, values: Tensor, batch: Batch) -> Tensor:
-        """One row per edge, (E, ...), as (B, T-1, ...) with zeros past each chain's end."""
-        chains = values.new_zeros(len(batch.lengths), batch.steps - 1, *values.shape[1:])
+        """One row per edge, (E, ...), as (B, T - distance, ...) with zeros past each chain's end."""
+        chains = values.new_zeros(len(batch.lengths), batch.steps - self.distance, *values.shape[1:])
         return chains.index_put((self.caption, self.step), values)

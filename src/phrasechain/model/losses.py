@@ -170,11 +170,12 @@ def _chain_kl(scores: Scores, q: Tensor, batch: Batch, labels: Tensor, has_targe
     transitions, lengths = scores.transitions, batch.lengths
     complete = has_target.sum(1) == lengths  # (B,)
     if bool(complete.all()):
-        return ChainCRF(emissions, transitions, lengths, labels, validate=False).kl(target)
+        return ChainCRF(emissions, transitions, lengths, labels, validate=False, skips=scores.skips).kl(target)
     parts = []
     for rows in (complete, ~complete):
         if bool(rows.any()):
-            crf = ChainCRF(emissions[rows], transitions[rows], lengths[rows], labels[rows], validate=False)
+            skips = None if scores.skips is None else scores.skips[rows]
+            crf = ChainCRF(emissions[rows], transitions[rows], lengths[rows], labels[rows], validate=False, skips=skips)
             parts.append(crf.kl(target[rows], None if rows is complete else has_target[rows]))
     return torch.cat(parts)
 

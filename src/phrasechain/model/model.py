@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
 
-from phrasechain.core.errors import require_name
+from phrasechain.core.errors import DataError, require_name
 from phrasechain.model.batch import Batch
-from phrasechain.model.phrase_encoder import PhraseEncoder
+from phrasechain.model.edges import Edges
+from phrasechain.model.phrase_encoder import PhraseEncoder, TokenStates
 from phrasechain.model.presence import PresenceScores, PresenceTransitions
 from phrasechain.model.rivals import with_rivals
 from phrasechain.model.scores import BagOfWordsScores, PairScores, RegionInput, Scores
@@ -32,6 +34,8 @@ class GroundingModel(GroundingSystem):
         activation: after the pooling, ``relu`` or ``none``.
         chain: whether there are transitions; without, each phrase is grounded by itself (HL and SL).
         transition: a name of ``TRANSITIONS``.
+        second_order: whether phrases with one between them are linked as well (``ChainCRF``'s skips), by a transition
+            of the same kind with weights of its own.
         context: what transitions see of the caption: ``none``, ``M``, ``M+LR`` or ``M+LR+G``.
         transition_hidden: hidden units of the transition.
         box_regression: whether there are offsets.
@@ -61,6 +65,7 @@ class GroundingModel(GroundingSystem):
         activation: str = "relu",
         chain: bool = True,
         transition: str = "paper",
+        second_order: bool = False,
         context: str = "M",
         transition_hidden: int = 16,
         box_regression: bool = True,
@@ -93,21 +98,27 @@ class GroundingModel(GroundingSystem):
                 matches=absent,
             )
 
-        def make_transition() -> nn.Module | None:
-            return kind(regions, d, self.text.context_dimension, transition_hidden) if chain else None
+        def make_transition(wanted: bool = True) -> nn.Module | None:
+            return kind(regions, d, self.text.context_dimension, transition_hidden) if chain and wanted else None
 
         def make_presence() -> Presence | None:
             return Presence(d, self.text.context_dimension, chain) if absent else None
 
         self.pairs, self.transition, self.presence = make_pairs(), make_transition(), make_presence()
+        self.skip = make_transition(second_order)
+        if self.skip is not None and "edges" not in signature(self.skip.forward).parameters:
+            raise DataError(f"the transition {transition!r} scores neighbours alone; leave model.second_order false")
         self.bag_weight, self.rivals = bag_of_words, rivals
         self.bag = BagOfWordsScores(encoder.dimension, regions) if bag_of_words else None
         self.others = nn.ModuleList(
-            Member(self.text.make_lstm(), make_pairs(), make_transition(), make_presence()) for _ in range(ensemble - 1)
+            Member(
+                self.text.make_lstm(), make_pairs(), make_transition(), make_presence(), make_transition(second_order)
+            )
+            for _ in range(ensemble - 1)
         )
         if init != "default":
             bag = self.bag and self.bag.ask
-            for part in (self.text.lstm, self.pairs, self.transition, self.presence, bag, self.others):
+            for part in (self.text.lstm, self.pairs, self.transition, self.presence, self.skip, bag, self.others):
                 xavier_(part)
         if init == "paper":
             for part in self.modules():
@@ -132,39 +143,61 @@ class GroundingModel(GroundingSystem):
         vectors = batch.token_vectors(self.text.encoder)  # (B, L, e)
         shared = self._shared(batch)
         found, tokens = [], vectors
-        for lstm, pairs, transition, presence in self._members():
+        for lstm, pairs, transition, presence, skip in self._members():
             states = self.text.states(vectors, batch.tokens, lstm)
             phrases, context = self.text.phrases(states, batch)  # (P, d), (B, T-1, c)
             emissions, offsets, matches = pairs(phrases, regions, batch)
             transitions = None if transition is None else transition(regions, phrases, context, batch, **shared)
             absent = () if presence is None else presence(phrases, context, emissions, matches, batch)
-            found.append(Scores(emissions, offsets, transitions, None, *absent))
+            skips = None if skip is None else self._skips(skip, regions, phrases, states, batch, shared)
+            found.append(Scores(emissions, offsets, transitions, skips, *absent))
             tokens = states.tokens
         if self.bag is not None:
             found.append(Scores(self.bag(tokens, regions, batch), None, None))
         return found
 
+    def _skips(
+        self,
+        skip: nn.Module,
+        regions: Tensor,
+        phrases: Tensor,
+        states: TokenStates,
+        batch: Batch,
+        shared: dict[str, Tensor],
+    ) -> Tensor | None:
+        """The scores of phrases with one between them, (B, T-2, K, K), if any caption has three phrases."""
+        if batch.steps < 3:
+            return None
+        edges = Edges.of(batch, distance=2)
+        skips: Tensor = skip(regions, phrases, self.text.contexts(states, batch, edges), batch, edges=edges, **shared)
+        return skips
+
     def _shared(self, batch: Batch) -> dict[str, Tensor]:
-        """What all members' transitions see of how regions lie to each other, computed once."""
-        if not self.others or not isinstance(self.transition, GeometricTransition):
+        """What several transitions see of how regions lie to each other, computed once."""
+        if not (self.others or self.skip) or not isinstance(self.transition, GeometricTransition):
             return {}
         return {"geometry": pair_features_xyxy(batch.boxes, batch.sizes)}
 
-    def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None, Presence | None]]:
-        yield self.text.lstm, self.pairs, self.transition, self.presence
+    def _members(self) -> Iterator[tuple[nn.LSTM, PairScores, nn.Module | None, Presence | None, nn.Module | None]]:
+        yield self.text.lstm, self.pairs, self.transition, self.presence, self.skip
         for other in self.others:
             assert isinstance(other, Member)
-            yield other.lstm, other.pairs, other.transition, other.presence
+            yield other.lstm, other.pairs, other.transition, other.presence, other.skip
 
 
 class Member(nn.Module):
     """What one more member of the ensemble has for itself."""
 
     def __init__(
-        self, lstm: nn.LSTM, pairs: PairScores, transition: nn.Module | None, presence: Presence | None
+        self,
+        lstm: nn.LSTM,
+        pairs: PairScores,
+        transition: nn.Module | None,
+        presence: Presence | None,
+        skip: nn.Module | None,
     ) -> None:
         super().__init__()
-        self.lstm, self.pairs, self.transition, self.presence = lstm, pairs, transition, presence
+        self.lstm, self.pairs, self.transition, self.presence, self.skip = lstm, pairs, transition, presence, skip
 
 
 class Presence(nn.Module):

@@ -9,10 +9,11 @@ The context of the transition from phrase t-1 to t is made of some of
     R  p^t
     G  [→h at the caption's last token ; ←h at its first]
 
-The formula of M also holds for phrases that touch, where it is [→h at the last token of t-1 ; ←h at the first token of
-t], and for phrases that overlap. Before a caption's first token and after its last the state is the initial one, zeros.
+The same parts make the context of phrases t-2 and t, in a second-order chain. The formula of M also holds for phrases
+that touch, where it is [→h at the last token of t-1 ; ←h at the first token of t], and for phrases that overlap. Before
+a caption's first token and after its last the state is the initial one, zeros.
 
-Axes: B captions, L tokens, H states of one direction, P phrases, T phrases of the longest chain.
+Axes: B captions, L tokens, H states of one direction, P phrases, T phrases of the longest chain, E edges.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from phrasechain.core.errors import require_name
 from phrasechain.model.batch import Batch
+from phrasechain.model.edges import Edges
 from phrasechain.model.lstm import read_both_ways
 from phrasechain.text.base import Captions, TextEncoder
 
@@ -82,7 +84,11 @@ class PhraseEncoder(nn.Module):
     def phrases(self, states: TokenStates, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The same, from the states at the tokens of the batch's captions."""
         phrases = phrase_vectors(states, batch.token_spans, batch.phrase_caption)
-        return phrases, context_vectors(states, self.context, batch) if CONTEXTS[self.context] else None
+        return phrases, self.contexts(states, batch, Edges.of(batch))
+
+    def contexts(self, states: TokenStates, batch: Batch, edges: Edges) -> Tensor | None:
+        """The context of each edge, in chains, or None."""
+        return context_vectors(states, self.context, batch, edges) if CONTEXTS[self.context] else None
 
     def read(self, captions: Captions) -> TokenStates:
         """The states at the tokens of captions, none of which is empty."""
@@ -105,23 +111,21 @@ def phrase_vectors(states: TokenStates, token_spans: Tensor, phrase_caption: Ten
     return torch.cat([states.forward[phrase_caption, end - 1], states.backward[phrase_caption, first]], -1)
 
 
-def context_vectors(states: TokenStates, context: str, batch: Batch) -> Tensor:
-    """The context of each transition: (B, T-1, parts · 2 H), zeros past each chain's end."""
-    right = batch.phrase_step.nonzero()[:, 0]  # (Q,) phrases with one before them, whose row is the one before
-    left, caption, spans = right - 1, batch.phrase_caption[right], batch.token_spans
+def context_vectors(states: TokenStates, context: str, batch: Batch, edges: Edges) -> Tensor:
+    """The context of each edge: (B, T - distance, parts · 2 H), zeros past each chain's end."""
+    left, right, caption, spans = edges.left, edges.right, edges.caption, batch.token_spans
     makers = {
         "M": lambda: _between(states, caption, spans[left, 1], spans[right, 0]),
         "L": lambda: phrase_vectors(states, spans[left], caption),
         "R": lambda: phrase_vectors(states, spans[right], caption),
         "G": lambda: _whole_caption(states)[caption],
     }
-    values = torch.cat([makers[part]() for part in CONTEXTS[context]], -1)  # (Q, parts · 2 H)
-    chains = values.new_zeros(len(states.last), batch.steps - 1, values.shape[-1])
-    return chains.index_put((caption, batch.phrase_step[right] - 1), values)
+    values = torch.cat([makers[part]() for part in CONTEXTS[context]], -1)  # (E, parts · 2 H)
+    return edges.to_chains(values, batch)
 
 
 def _between(states: TokenStates, caption: Tensor, end: Tensor, start: Tensor) -> Tensor:
-    """M of phrases that end and start there: (Q,) each to (Q, 2 H)."""
+    """M of phrases that end and start there: (E,) each to (E, 2 H)."""
     return torch.cat([states.forward[caption, start - 1], states.backward[caption, end]], -1)
 
 

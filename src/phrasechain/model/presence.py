@@ -76,7 +76,7 @@ class PresenceTransitions(nn.Module):
     def forward(self, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor:
         """Phrases (P, d) and contexts (B, T-1, c) give (B, T-1, 3)."""
         edges = Edges.of(batch)
-        text = [phrases[edges.left], phrases[edges.left + 1]]
+        text = [phrases[edges.left], phrases[edges.right]]
         text += [] if context is None else [context[edges.caption, edges.step]]
         return edges.to_chains(widen(self.out(self.hidden(torch.cat(text, -1)).relu())), batch)
 

@@ -39,7 +39,10 @@ def with_rivals(scores: Scores, batch: Batch, strength: float) -> Scores:
     link = (-strength * torch.sigmoid(12 * (overlap - 0.5))).to(scores.transitions)
     B, T, K = len(batch.lengths), batch.steps, batch.boxes.shape[1]
     transitions = _add(scores.transitions.expand(B, T - 1, K, K), link, beside, batch)
-    skips = _add(transitions.new_zeros(B, T - 2, K, K), link, apart, batch) if len(apart) else None
+    skips = scores.skips
+    if len(apart):
+        skips = transitions.new_zeros(()) if skips is None else skips
+        skips = _add(skips.expand(B, T - 2, K, K), link, apart, batch)
     emissions = _add_expected(scores.emissions, link, far, batch)
     return replace(scores, emissions=emissions, transitions=transitions, skips=skips)
 

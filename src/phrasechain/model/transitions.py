@@ -1,5 +1,7 @@
 """Transition scores τ(k→k') of the chain: phrase t-1 at region k and phrase t at region k'.
 
+The same modules, with weights of their own, score phrases t-2 and t in a second-order chain: by ``edges``.
+
 Axes: I images, B captions, T phrases in a chain, K regions, D features, E edges, h hidden units.
 """
 
@@ -39,12 +41,17 @@ class PaperTransition(nn.Module):
         for weight in weights:
             nn.init.uniform_(weight, -bound, bound)
 
-    def forward(self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch) -> Tensor:
-        """Regions (N, D) and contexts (B, T-1, c) give (B, T-1, K, K), or (B, 1, K, K) without context."""
+    def forward(
+        self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch, edges: Edges | None = None
+    ) -> Tensor:
+        """Regions (N, D) and contexts (B, T-1, c) give (B, T-1, K, K), or (B, 1, K, K) without context.
+
+        ``edges`` are the pairs of phrases that are scored, by default the neighbours.
+        """
         before, after = (spread(layer(regions), batch.region_mask) for layer in (self.a, self.b))  # (I, K, h)
         if self.c is None or context is None:
             return self._scores(before, after)[batch.caption_image, None]
-        edges = Edges.of(batch)
+        edges = Edges.of(batch) if edges is None else edges
         hint = self.c(context)[edges.caption, edges.step]  # (E, h)
         scores = self._scores(before[edges.image] + hint[:, None], after[edges.image])  # (E, K, K)
         return edges.to_chains(scores, batch)
@@ -74,14 +81,21 @@ class GeometricTransition(nn.Module):
         self.strength = nn.Parameter(torch.zeros(1))
 
     def forward(
-        self, regions: Tensor, phrases: Tensor, context: Tensor | None, batch: Batch, geometry: Tensor | None = None
+        self,
+        regions: Tensor,
+        phrases: Tensor,
+        context: Tensor | None,
+        batch: Batch,
+        edges: Edges | None = None,
+        geometry: Tensor | None = None,
     ) -> Tensor:
         """Regions (N, D), phrases (P, d) and contexts (B, T-1, c) give (B, T-1, K, K).
 
-        ``geometry`` is ``pair_features_xyxy`` of the batch, (I, K, K, 10), where it is known already.
+        ``edges`` are the pairs of phrases that are scored, by default the neighbours. ``geometry``
+        is ``pair_features_xyxy`` of the batch, (I, K, K, 10), where it is known already.
         """
-        edges = Edges.of(batch)
-        text = [phrases[edges.left], phrases[edges.left + 1]]
+        edges = Edges.of(batch) if edges is None else edges
+        text = [phrases[edges.left], phrases[edges.right]]
         text += [] if context is None else [context[edges.caption, edges.step]]
         gates = widen(self.gates(torch.cat(text, -1))) * self.strength  # (E, 3h)
         of_shapes, of_contents = gates.tensor_split([self.shapes.out_features], -1)  # (E, 2h), (E, h)
@@ -92,7 +106,7 @@ class GeometricTransition(nn.Module):
         after = spread(widen(self.after(regions)), batch.region_mask)[edges.image]
         with torch.autocast(scores.device.type, enabled=False):
             scores = torch.baddbmm(scores, before, after.transpose(1, 2))
-        paper: Tensor = self.paper(regions, phrases, context, batch)
+        paper: Tensor = self.paper(regions, phrases, context, batch, edges)
         return paper + edges.to_chains(scores, batch)
 
 

@@ -321,6 +321,11 @@ def _check(config: Config, loss: LossConfig) -> None:
     if config.model.absent and (config.model.kind != Model().kind or not config.data.absent):
         what = "data.absent above 0" if config.model.kind == Model().kind else f"model.kind={Model().kind}"
         raise DataError(f"model.absent=true learns the label ∅ from absent phrases; it needs {what}")
+    if config.model.second_order and loss.unlabelled == "marginalise":
+        raise DataError(
+            "model.second_order=true cannot sum phrases out, which would couple four neighbours; set "
+            "loss.unlabelled=skip and data.unboxed=0"
+        )
     if config.data.unboxed and loss.unlabelled != "marginalise":
         raise DataError(
             f"data.unboxed keeps phrases in chains that loss.unlabelled={loss.unlabelled} leaves out again; set "
