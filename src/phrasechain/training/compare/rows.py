@@ -19,6 +19,8 @@ SYSTEMS = {
 _LIBRARIES = dict.fromkeys(("Structured Matching", "Phrase-Region CCA"), ("scipy", "sklearn"))
 _HL = ("loss.targets=hard", "model.chain=false")
 _SL_CCRF = ("loss.targets=soft", "model.chain=true")
+_GEOMETRIC = (*_SL_CCRF, "model.transition=geometric")
+_SECOND_ORDER = (*_GEOMETRIC, "model.second_order=true")
 GLOVE, LEARNED, REFERENCE = "HL (GloVe)", "SL-CCRF learned words", "SL-CCRF"
 #: The models, by name: what is set for each besides what is set for all. Names hold no commas.
 ROWS: dict[str, tuple[str, ...]] = {
@@ -33,7 +35,9 @@ ROWS: dict[str, tuple[str, ...]] = {
     "SL-CCRF M+LR+G": (*_SL_CCRF, "model.context=M+LR+G"),
     "SL-CCRF no regression": (*_SL_CCRF, "model.box_regression=false"),
     LEARNED: (*_SL_CCRF, "text.vectors="),
-    "SL-CCRF geometric": (*_SL_CCRF, "model.transition=geometric"),
+    "SL-CCRF geometric": _GEOMETRIC,
+    "SL-CCRF second order": _SECOND_ORDER,
+    "SL-CCRF absent": (*_SECOND_ORDER, "model.absent=true"),
     "SL-CCRF summed out": (*_SL_CCRF, "loss.unlabelled=marginalise"),
     "SL-CCRF half of the unboxed": (*_SL_CCRF, "loss.unlabelled=marginalise", "data.unboxed=0.5"),
 }
@@ -88,7 +92,14 @@ TABLES: dict[str, tuple[TableLine, ...]] = {
         for name in (*SYSTEMS, *MODELS, "SL-CCRF summed out", "SL-CCRF half of the unboxed")
         for regime in ("gold", "all")
     ),
-    "Transitions": (TableLine("paper", REFERENCE), TableLine("geometric", "SL-CCRF geometric")),
+    "Structure": (
+        TableLine("no chain", "SL"),
+        TableLine("transitions without context", "SL-CCRF no context"),
+        TableLine("context M", REFERENCE),
+        TableLine("+ geometry", "SL-CCRF geometric"),
+        TableLine("+ second order", "SL-CCRF second order"),
+        TableLine("+ the label ∅", "SL-CCRF absent"),
+    ),
     "Words": (TableLine("given vectors", REFERENCE), TableLine("learned", LEARNED)),
 }
 HERE = TableLine(REFERENCE, REFERENCE)
@@ -99,6 +110,14 @@ TESTS: tuple[tuple[TableLine, TableLine], ...] = (
         for one, other in (("SL", "HL"), ("HL-CCRF", "HL"), ("HL", GLOVE), (REFERENCE, "HL-CCRF"), (REFERENCE, "SL"))
     ),
     *((TableLine(row, row), HERE) for row in ROWS if row not in (*MODELS, GLOVE)),
+    *(
+        (TableLine(one, one), TableLine(other, other))
+        for one, other in (
+            ("SL-CCRF geometric", "SL"),
+            ("SL-CCRF second order", "SL-CCRF geometric"),
+            ("SL-CCRF absent", "SL-CCRF second order"),
+        )
+    ),
     *(
         (TableLine(f"SL-CCRF by {method}", REFERENCE, InferenceOptions(decode=method)), HERE)
         for method in ("smoothing", "independent", "consensus")
